@@ -412,3 +412,53 @@ def call(
     """Convolve zeros by these numbers."""
     q = Quantization(x=x, w=w, output=output, residual=residual)
     return convforge.conv2d(X, W, bias, quantization=q, residual=added, activation=activation)
+
+
+@needs_emulator
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("output", [None, "float16", (0.25, 0), (0.25, 0, "float8_e5m2")], ids=str)
+def test_floats_of_8_bits(output: Any, library: str) -> None:
+    """Scales and a bias that are real numbers; results in floats, or in 8-bit floats, which saturate."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal(shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((2, 16, 7, 8), (24, 16, 3, 3)))
+    bias, scales = rng.standard_normal(24).astype(np.float32), np.linspace(0.5, 20, 24)
+    q = Quantization(x=(0.5, 0), w=(scales, 0), output=output)
+    given: Any = (x, w, bias)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        given = [torch.from_numpy(one.view(np.uint8)).view(torch.float8_e4m3fn) for one in (x, w)]
+        given.append(torch.from_numpy(bias))
+    options: Any = {"padding": 1, "precision": "fp8", "device": "emulator", "activation": "relu"}
+    y = convforge.conv2d(*given, quantization=q, **options)
+    dtype = (
+        {None: "float32", "float16": "float16"}.get(output, "float8_e4m3fn") if len(output or "") != 3 else output[2]
+    )
+    assert str(y.dtype).removeprefix("torch.") == dtype
+    got = (y if library == "numpy" else y.float().numpy()).astype(np.float64)
+    sums = convforge.conv2d(x.astype(np.float64), w.astype(np.float64), padding=1, algorithm="direct_naive")
+    real = sums * (1 if output is None else q.multiplier.reshape(-1, 1, 1).astype(np.float64))
+    real += bias.reshape(-1, 1, 1) / (0.25 if isinstance(output, tuple) else 1)
+    most, digits = {"float16": (65504, 11), "float8_e4m3fn": (448, 4), "float8_e5m2": (57344, 3)}.get(dtype, (1e38, 24))
+    expected = np.clip(real, 0, most)
+    assert (np.abs(got - expected) <= 2.0**-digits * expected + 0.01 * np.abs(expected).max() / 448 + 0.01).all()
+    assert dtype != "float8_e4m3fn" or (got == 448).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"q": Quantization(x=(1.0, 3), w=(1.0, 0))}, ValueError, "zero point 3 of x must be 0"),
+        ({"q": Quantization(x=(1.0, 0), w=(1.0, 0), output=(1.0, 0, "int8"))}, TypeError, "the result is int8"),
+        ({"bias": np.zeros(4, np.int32)}, TypeError, "must be a float type"),
+        ({"w": np.zeros((4, 3, 1, 1), np.int8)}, TypeError, "both must be integers or 8-bit floats"),
+    ],
+)
+def test_floats_of_8_bits_are_refused(change: Any, error: type[Exception], words: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    form = ml_dtypes.float8_e4m3fn
+    given = {"w": np.zeros((4, 3, 1, 1), form), "bias": None, "q": Quantization(x=(1.0, 0), w=(1.0, 0)), **change}
+    with pytest.raises(error, match=words):
+        convforge.conv2d(
+            np.zeros((1, 3, 4, 4), form), given["w"], given["bias"], quantization=given["q"], precision="fp8"
+        )

@@ -19,7 +19,7 @@ from convforge.call.arrays import Home, dtype_name
 from convforge.call.dispatch import at_home, runtime_of
 from convforge.problem.borders import padding_mode_of
 from convforge.problem.quantization import Quantization
-from convforge.problem.types import WIDE, limits, magnitude
+from convforge.problem.types import FP8, WIDE, is_integer, limits, magnitude
 
 # Activations that commute with a positive scale: they may be computed in units of the output.
 LINEAR_PIECES = ("identity", "relu", "leaky_relu", "clipped_relu")
@@ -37,25 +37,30 @@ class QuantizedWeights:
         self.quantization, self.k = quantization, int(view.shape[0])
         quantization.check_weights(dtype_name(view), self.k)
         self.w = _without_zero_point(quantization.w_zero_point, home, w, view)
-        self._end = _Epilogue(quantization, activation)
-        offset = np.zeros(self.k) + self._end.offset(_bias(home, bias, self.k))
+        self._floats = dtype_name(view) in FP8
+        self._end = _Epilogue(quantization, activation, self._floats)
+        offset = np.zeros(self.k) + self._end.offset(_bias(home, bias, self.k, self._floats))
         self.operands: dict[str, Any] = {}
+        operand = np.float32 if self._floats else np.float64  # types of the sums' epilogue
         if quantization.output is not None:
-            multiplier = self._end.multiplier
+            multiplier = self._end.multiplier.astype(operand)
             self.operands["scale"] = home.upload(multiplier.reshape(-1) if multiplier.ndim else multiplier)
         if offset.any():
-            self.operands["bias"] = home.upload(offset)
+            self.operands["bias"] = home.upload(offset.astype(operand))
 
     def fields(self, x_dtype: str, padding_mode: str) -> dict[str, Any]:
         """Arguments of :func:`convforge.call.arguments.conv2d_problem` for an x of this type."""
         quantization = self.quantization
         quantization.check_input(x_dtype)
-        taps, largest = math.prod(self.w.shape[1:]), magnitude(x_dtype) + abs(quantization.x_zero_point)
-        if dtype_name(self.w) == "int16" and taps * largest * magnitude("int16") > WIDE:
-            raise ValueError(
-                f"without its zero points w is int16, and {taps} products with it can exceed int32; quantise w with "
-                "the zero point 0, or 128 for uint8"
-            )
+        if (x_dtype in FP8) != self._floats:
+            raise TypeError(f"x is {x_dtype} and w {dtype_name(self.w)}; both must be integers or 8-bit floats")
+        if dtype_name(self.w) == "int16":
+            taps, largest = math.prod(self.w.shape[1:]), magnitude(x_dtype) + abs(quantization.x_zero_point)
+            if taps * largest * magnitude("int16") > WIDE:
+                raise ValueError(
+                    f"without its zero points w is int16, and {taps} products with it can exceed int32; quantise w "
+                    "with the zero point 0, or 128 for uint8"
+                )
         result = quantization.result_dtype(x_dtype)
         scale = "none" if quantization.output is None else "channel" if quantization.multiplier.ndim else "tensor"
         if padding_mode_of(padding_mode, "padding_mode") == "constant":
@@ -75,14 +80,16 @@ class _Epilogue:
     the real number: their value is divided by the output's scale. An activation that saturation replaces is dropped.
     """
 
-    def __init__(self, quantization: Quantization, activation: Activation) -> None:
+    def __init__(self, quantization: Quantization, activation: Activation, floats: bool) -> None:
         self._given, self._zero_point = epilogue_of(activation), quantization.zero_point
+        self._floats = floats
         self._is_quantized = isinstance(quantization.output, tuple | list)
         in_units = self._given.activation in LINEAR_PIECES
         self.multiplier = (quantization.multiplier if in_units else quantization.real_multiplier).astype(np.float64)
         self.residual_multiplier = float(quantization.residual_multiplier if in_units else quantization.residual_scale)
         self.out_scale = 1.0 if in_units else float(quantization.out_scale)
         self._residual = self.residual_multiplier * quantization.residual_zero_point
+        self._real = 1 / float(quantization.out_scale) if in_units else 1.0  # factor of a bias that is a real number
         self._sums = quantization.output is None
         self._alpha = self._given.alpha
         if self._given.activation == "clipped_relu" and self._alpha is not None:
@@ -95,7 +102,8 @@ class _Epilogue:
         """The epilogue's bias from that of the layer, which is one of the sums."""
         if self._sums:
             return bias
-        offset: NDArray[Any] | float = self.multiplier * bias + (self._zero_point - self.zero_point) - self._residual
+        factor = self._real if self._floats else self.multiplier
+        offset: NDArray[Any] | float = factor * bias + (self._zero_point - self.zero_point) - self._residual
         return offset
 
     def activation(self, dtype: str) -> Activation:
@@ -107,6 +115,8 @@ class _Epilogue:
 
     def _saturates(self, dtype: str) -> bool:
         """True if saturation of a result of this type is the activation."""
+        if not is_integer(dtype):
+            return False
         low, high = limits(dtype)
         if self._zero_point != low:
             return False
@@ -130,12 +140,14 @@ def quantized_weights(
         return made
 
 
-def _bias(home: Home, bias: Any, k: int) -> NDArray[Any] | int:
-    """The bias of a quantised layer on the host; 0 without one."""
+def _bias(home: Home, bias: Any, k: int, floats: bool) -> NDArray[Any] | int:
+    """The bias of a quantised layer on the host; 0 without one. Of 8-bit `floats` it is a real number."""
     if bias is None:
         return 0
     vector = home.read(bias, "bias", (1,))
-    if dtype_name(vector) != "int32":
+    if floats and is_integer(dtype_name(vector)):
+        raise TypeError(f"bias is {dtype_name(vector)}; with 8-bit floats it must be a float type")
+    if not floats and dtype_name(vector) != "int32":
         raise TypeError(f"bias is {dtype_name(vector)}; with quantization it must be int32, of scale x * w")
     if vector.shape != (k,):
         raise ValueError(f"bias has shape {vector.shape}; there are {k} output channels")

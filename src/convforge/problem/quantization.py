@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from convforge.problem.types import limits
+from convforge.problem.types import FP8, limits
 
 # Element types of x, of w and of a quantised result.
 BYTES = ("uint8", "int8")
 # Element types of a result that has no scale and zero point of its own.
 FLOATS = ("float16", "float32", "float64")
+SUMS = "sums"  # of int32, or of float32 for 8-bit floats
 
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """Scales and zero points of a convolution of 8-bit integers: a number v stands for scale * (v - zero_point).
+    """Scales and zero points of a convolution of 8-bit numbers: a number v stands for scale * (v - zero_point).
 
     The sums are exact integers, with the bias (int32, of scale x * w and zero point 0) among them::
 
@@ -32,6 +33,9 @@ class Quantization:
       float32(float32(x_scale * w_scale) / scale)``, in float64, ties to even. That is ONNX's QLinearConv.
 
     An activation and a residual come before the rounding; docs/quantization.md has the formulas.
+
+    8-bit floats (``float8_e4m3fn``, ``float8_e5m2``) have the zero point 0, sums and arithmetic in float32, and a bias
+    of floats, which is a real number. Their convolutions need ``precision="fp8"``.
 
     Parameters
     ----------
@@ -112,17 +116,19 @@ class Quantization:
         if given is None or isinstance(given, str):
             if given is not None and given not in FLOATS:
                 raise ValueError(f"output={given!r} is unknown; choose {', '.join(FLOATS)}, a pair or None")
-            return np.float32(1), 0, given or "int32"
+            return np.float32(1), 0, given or SUMS
         if not isinstance(given, tuple | list) or len(given) not in (2, 3):
             raise TypeError(f"output={given!r} must be (scale, zero_point), a float type's name or None")
         named = str(getattr(given[1], "dtype", ""))
         dtype = given[2] if len(given) == 3 else named if named in BYTES else ""
-        if dtype not in ("", *BYTES):
-            raise ValueError(f"output={given!r}: the type must be one of {', '.join(BYTES)}")
+        if dtype not in ("", *BYTES, *FP8):
+            raise ValueError(f"output={given!r}: the type must be one of {', '.join((*BYTES, *sorted(FP8)))}")
         return _scales(given[0], "output"), _zero_points(given[1], "output"), dtype
 
     def result_dtype(self, x_dtype: str) -> str:
         """Type of the result for an x of this type."""
+        if self.out_dtype == SUMS:
+            return "float32" if x_dtype in FP8 else "int32"
         return self.out_dtype or x_dtype
 
     def check_weights(self, dtype: str, k: int) -> None:
@@ -140,7 +146,10 @@ class Quantization:
         """Raise ``TypeError`` or ``ValueError`` unless the numbers fit an x of this type and its result."""
         _check_type("x", dtype)
         _check_zero_point("x", dtype, self.x_zero_point)
-        if (result := self.result_dtype(dtype)) in BYTES:
+        result = self.result_dtype(dtype)
+        if isinstance(self.output, tuple | list) and (result in FP8) != (dtype in FP8):
+            raise TypeError(f"the result is {result} and x is {dtype}; both must be integers or 8-bit floats")
+        if result in (*BYTES, *FP8):
             _check_zero_point("output", result, self.zero_point)
             _check_zero_point("residual", result, self.residual_zero_point)
 
@@ -153,11 +162,15 @@ class Quantization:
 
 
 def _check_type(name: str, dtype: str) -> None:
-    if dtype not in BYTES:
-        raise TypeError(f"{name} is {dtype}; with quantization it must be one of {', '.join(BYTES)}")
+    if dtype not in (*BYTES, *FP8):
+        raise TypeError(f"{name} is {dtype}; with quantization it must be one of {', '.join((*BYTES, *sorted(FP8)))}")
 
 
 def _check_zero_point(name: str, dtype: str, zero: int) -> None:
+    if dtype in FP8:
+        if zero:
+            raise ValueError(f"the zero point {zero} of {name} must be 0, because it is {dtype}")
+        return
     low, high = limits(dtype)
     if not low <= zero <= high:
         raise ValueError(f"the zero point {zero} of {name} must be a value of {dtype}, {low} to {high}")
