@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ("numpy_picture", "train_cnn", "jax_array", "ship_choices")
+EXAMPLES = ("numpy_picture", "train_cnn", "quantized_network", "jax_array", "ship_choices")
 # Number of the last lines of output that are stored.
-LINES = 3
+LINES = 4
 
 
 def ran(name: str, device: str, seconds: float) -> dict[str, Any]:

@@ -17,6 +17,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     "library, name, says",
     [
         pytest.param("torch", "train_cnn", ["the loss fell from"], marks=pytest.mark.thorough),
+        pytest.param(
+            "torch", "quantized_network", ["accuracy: float32", "8-bit integers: "], marks=pytest.mark.thorough
+        ),
         ("jax", "jax_array", ["of shape (4, 8, 64, 64)", "under jit: x is traced by JAX"]),
         pytest.param(
             "numpy",
