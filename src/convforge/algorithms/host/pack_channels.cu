@@ -25,7 +25,9 @@ extern "C" __global__ void pack_channels(const __grid_constant__ Packing args) {
     const int threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
     const int k = blockIdx.x / args.parts, c0 = blockIdx.x % args.parts * args.channels, taps = args.R * args.S;
     const int count = min(args.channels, args.C - c0);
-    const int room = min(args.channels, static_cast<int>(args.pitch) - c0);
+    // Bytes: the last part may be followed by more than 8 zeros. Parts are multiples of 8 channels.
+    const bool all = cfg::NUMBER_BYTES == 1 && c0 + args.channels >= args.C;
+    const int room = all ? static_cast<int>(args.pitch) - c0 : min(args.channels, static_cast<int>(args.pitch) - c0);
     const Number *from = args.w + k * args.strides[0] + c0 * args.strides[1];
     pdl_wait();
     if (args.dense) {

@@ -31,15 +31,14 @@ class ChannelPacker(Preparation):
     """Packs the weights in the axis order K, R, S, C and in cross-correlation order, without a change of type.
 
     Its tensor "w" has the shape (K, R, S, channels): a tap's channels are padded with zeros to multiples of `whole`
-    elements, 16 at most. `borrow` does not copy weights that already have this layout: those of channels_last models.
+    elements, 8 at most. `borrow` does not copy weights that already have this layout: those of channels_last models.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
         (k, c, r, s), size = problem.w_shape, itemsize(problem.w_dtype)
         taps, pitch = r * s, -(-c // whole) * whole
         # A part is aligned to 16 bytes. So is the next filter, if the length of a filter is a multiple of 16 bytes.
-        least = max(8, whole)
-        channels = max(least, min(MOST_CHANNELS, PART_BYTES // (taps * size) // least * least))
+        channels = max(8, min(MOST_CHANNELS, PART_BYTES // (taps * size) // 8 * 8))
         parts = -(-c // channels)
         fits = min(channels, c) * taps * size <= PART_BYTES
         across = min(MOST_CHANNELS, -(-min(channels, c) // 32) * 32)
