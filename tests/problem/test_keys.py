@@ -238,3 +238,11 @@ def test_keys_of_other_operations():
     assert compile_key(parse_problem("max_n3c5h100w99_r3s3_st2_p1_f32_nchw_ceil")) == "max_r3s3_st2_p1_f32_nchw"
     assert tuning_key(parse_problem("relu1000_f16")) == "relu1024_f16"
     assert compile_key(parse_problem("relu1000_f16")) == "relu_f16"
+
+
+def test_a_bound_of_the_weights_bounds_the_sums():
+    text = "n1c64h8w8_k4r3s3_st1_p0_wmax255_u8-i16-u8-i32_nchw"
+    problem = parse_problem(text)
+    assert (str(problem), problem.largest_sum) == (text, 64 * 9 * 255 * 255)
+    with pytest.raises(ValueError, match="can exceed int32"):
+        problem.replace(w_bound=0)

@@ -50,6 +50,8 @@ REFUSED = [
      "padding_value=256.0 must be a value of uint8"),
     (Conv2dProblem, CONV2D, {"x_dtype": "uint8", "epilogue": Epilogue(x_zero_point=300)},
      "x_zero_point=300 must be a value of uint8"),
+    (Conv2dProblem, CONV2D, {"w_bound": 9}, "w_bound=9 must be a positive value of integer weights"),
+    (Conv2dProblem, CONV2D, {"x_dtype": "uint8", "w_dtype": "int8", "w_bound": 129}, "w_bound=129 must be a positive"),
     (Conv2dProblem, CONV2D, {"epilogue": Epilogue(x_zero_point=3)}, "x_zero_point=3 goes with integer x and w alone"),
     (Conv2dProblem, CONV2D, {"epilogue": Epilogue(divisor=2**24 + 1)}, "divisor=16777217 is beyond 2^24; sum in"),
     (Epilogue, {}, {"divisor": 0}, "divisor=0 must be from 1 to 2^31 - 1"),

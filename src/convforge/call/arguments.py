@@ -42,6 +42,7 @@ def conv2d_problem(
     residual_scale: float = 1.0,
     out_scale: float = 1.0,
     out_zero_point: int = 0,
+    w_bound: int = 0,
 ) -> Conv2dProblem:
     """Make the problem of conv2d's arguments; errors are those of :func:`convforge.conv2d`.
 
@@ -57,7 +58,7 @@ def conv2d_problem(
     problem = (_known_problem if known else _problem)(
         x.shape, w.shape, dtype_name(x), dtype_name(w), has_bias or bias is not None, stride, padding, dilation, groups,
         layout, padding_mode, padding_value, mode, activation, precision, out_dtype, x_zero_point, scale,
-        residual is not None, residual_scale, out_scale, out_zero_point,
+        residual is not None, residual_scale, out_scale, out_zero_point, w_bound,
     )  # fmt: skip
     if residual is not None:
         _check_residual(residual, problem.out_shape[len(problem.out_shape) - len(x.shape) :], problem.out_dtype)
@@ -74,7 +75,7 @@ def _problem(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], x_dtype: str, w_dtype: str, has_bias: bool, stride: IntPair,
     padding: Padding, dilation: IntPair, groups: int, layout: str, padding_mode: str, padding_value: float, mode: str,
     activation: Activation, precision: str, out_dtype: str, x_zero_point: int, scale: str, has_residual: bool,
-    residual_scale: float, out_scale: float, out_zero_point: int,
+    residual_scale: float, out_scale: float, out_zero_point: int, w_bound: int,
 ) -> Conv2dProblem:  # fmt: skip
     for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
         check_word(word, name)
@@ -105,7 +106,7 @@ def _problem(
     return Conv2dProblem(
         n=n, c=c or groups, h=h, w=width, k=k, r=r, s=s, stride=strides, padding=sides, dilation=dilations,
         groups=groups, padding_mode=mode_of_padding, padding_value=padding_value, mode=mode, x_dtype=x_dtype,
-        w_dtype=w_dtype, out_dtype=out_dtype, x_layout=layout, precision=precision,
+        w_dtype=w_dtype, out_dtype=out_dtype, x_layout=layout, w_bound=w_bound, precision=precision,
         epilogue=epilogue_of(
             activation, bias=has_bias, x_zero_point=x_zero_point, scale=scale, residual=has_residual,
             residual_scale=residual_scale, out_scale=out_scale, out_zero_point=out_zero_point,

@@ -8,7 +8,6 @@ definition; docs/quantization.md has the limits for a residual.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from convforge.call.arrays import Home, dtype_name
 from convforge.call.dispatch import at_home, runtime_of
 from convforge.problem.borders import padding_mode_of
 from convforge.problem.quantization import Quantization
-from convforge.problem.types import FP8, WIDE, is_integer, limits, magnitude
+from convforge.problem.types import FP8, is_integer, limits
 
+LARGEST_DIFFERENCE = 255  # of two numbers of 8 bits
 # Activations that commute with a positive scale: they may be computed in units of the output.
 LINEAR_PIECES = ("identity", "relu", "leaky_relu", "clipped_relu")
 
@@ -54,13 +54,6 @@ class QuantizedWeights:
         quantization.check_input(x_dtype)
         if (x_dtype in FP8) != self._floats:
             raise TypeError(f"x is {x_dtype} and w {dtype_name(self.w)}; both must be integers or 8-bit floats")
-        if dtype_name(self.w) == "int16":
-            taps, largest = math.prod(self.w.shape[1:]), magnitude(x_dtype) + abs(quantization.x_zero_point)
-            if taps * largest * magnitude("int16") > WIDE:
-                raise ValueError(
-                    f"without its zero points w is int16, and {taps} products with it can exceed int32; quantise w "
-                    "with the zero point 0, or 128 for uint8"
-                )
         result = quantization.result_dtype(x_dtype)
         scale = "none" if quantization.output is None else "channel" if quantization.multiplier.ndim else "tensor"
         if padding_mode_of(padding_mode, "padding_mode") == "constant":
@@ -70,6 +63,7 @@ class QuantizedWeights:
             "scale": scale, "has_bias": "bias" in self.operands, "activation": self._end.activation(result),
             "residual_scale": 1.0 if quantization.residual is None else self._end.residual_multiplier,
             "out_scale": self._end.out_scale, "out_zero_point": self._end.zero_point,
+            "w_bound": LARGEST_DIFFERENCE if dtype_name(self.w) == "int16" else 0,
         }  # fmt: skip
 
 

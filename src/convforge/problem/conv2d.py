@@ -85,6 +85,8 @@ class Conv2dProblem(FilterProblem):
     x_layout, out_layout : {"NCHW", "NHWC"}
         Physical order of the axes. `out_layout` defaults to x's.
     w_layout : {"KCRS", "KRSC"}
+    w_bound : int
+        Largest absolute value of integer weights; 0 for that of their type. It bounds the sums.
     precision : str
         Allowed arithmetic: a key of :data:`convforge.problem.PRECISIONS`.
     epilogue : Epilogue
@@ -126,6 +128,7 @@ class Conv2dProblem(FilterProblem):
     x_layout: str = "NCHW"
     w_layout: str = "KCRS"
     out_layout: str = ""
+    w_bound: int = 0
     precision: str = "strict"
     epilogue: Epilogue = field(default_factory=Epilogue)
 
@@ -188,6 +191,8 @@ class Conv2dProblem(FilterProblem):
             raise ValueError(f"w_dtype={self.w_dtype} with x_dtype={self.x_dtype}: cast the filter to {self.x_dtype}")
         if self.acc_dtype not in ("int32", "float32", "float64"):
             raise ValueError(f"acc_dtype={self.acc_dtype} must be int32, float32 or float64")
+        if self.w_bound and not (is_integer(self.w_dtype) and 0 < self.w_bound <= magnitude(self.w_dtype)):
+            raise ValueError(f"w_bound={self.w_bound} must be a positive value of integer weights; w is {self.w_dtype}")
         zero_point, divisor = self.epilogue.x_zero_point, self.epilogue.divisor
         if is_integer(self.acc_dtype):
             if not (is_integer(self.x_dtype) and is_integer(self.w_dtype)):
@@ -251,7 +256,7 @@ class Conv2dProblem(FilterProblem):
     def largest_sum(self) -> int:
         """Upper bound of the absolute value of an integer sum."""
         x = magnitude(self.x_dtype) + abs(self.epilogue.x_zero_point)
-        return self.taps * x * magnitude(self.w_dtype)
+        return self.taps * x * (self.w_bound or magnitude(self.w_dtype))
 
     @property
     def outside(self) -> float:

@@ -170,6 +170,8 @@ def _conv2d_tokens(problem: Conv2dProblem) -> list[str]:
         tokens.append(problem.padding_mode)
     if problem.mode == "convolution":
         tokens.append("flip")
+    if problem.w_bound:
+        tokens.append(f"wmax{problem.w_bound}")
     x = problem.x_dtype
     dtypes = (x, problem.w_dtype, problem.out_dtype, problem.acc_dtype)
     plain = dtypes == (x, x, output_dtype(x, x), accumulation_dtype(x, x))
@@ -264,6 +266,8 @@ def _read_conv2d(token: str) -> dict[str, Any] | None:
         return {"padding_mode": token}
     if token == "flip":
         return {"mode": "convolution"}
+    if re.fullmatch(r"wmax\d+", token):
+        return {"w_bound": int(token[4:])}
     dtypes = _read_dtypes(token, "x_dtype", "w_dtype", "out_dtype", "acc_dtype")
     return dtypes or _read_precision(token) or _read_window(token)
 

@@ -68,6 +68,8 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     else:
         x = _random(rng, pixels.shape, pixels.dtype, kind, 8)
         w = None if weights is None else _random(rng, weights.shape, weights.dtype, kind, 4)
+    if w is not None and isinstance(problem, Conv2dProblem) and problem.w_bound:
+        w = np.fmod(w, problem.w_bound + 1)
     if kind in ("nan", "inf") and x.size:
         image = _channels(problem, x)[0]
         image[-1][tuple(size // 2 for size in image.shape[1:])] = np.nan if kind == "nan" else np.inf
