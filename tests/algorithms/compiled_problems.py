@@ -297,7 +297,7 @@ FIRST_ARCHITECTURE = {
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "implicit_gemm_int8": 90,
-    "implicit_gemm_fp8": 90, "tap_sums": 90,
+    "implicit_gemm_fp8": 90,
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 

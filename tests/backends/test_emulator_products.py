@@ -92,7 +92,7 @@ def product(
         )  # fmt: skip
         args.put_map(name, seen, runtime.tensor_map(seen))
     args.out = out.__array_interface__["data"][0]
-    lines = (*constants(BLOCK_N=columns, ARRIVALS=arrivals), *wgmma_lines(columns, kind))
+    lines = (*constants(BLOCK_N=columns, ARRIVALS=arrivals), *wgmma_lines(columns, kind, kind))
     kernel = runtime.compile(KernelSource(str(path), "tried", lines, STRUCT, "Args"))
     runtime.launch(kernel, LaunchInfo("tried", (1,), (threads,), 64 * 128 * 2 + 1024), args)
     return out, a @ b.T
