@@ -157,12 +157,12 @@ def test_examples_stand_with_what_they_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(script, "ROOT", tmp_path)
     (tmp_path / "examples").mkdir()
     for name, code in {
-        "right": "print('\\n1\\n2\\n3\\n4')",
+        "right": "print('\\n1\\n2\\n3\\n4\\n5')",
         "wrong": "raise SystemExit('broken')",
         "slow": "input()",
     }.items():
         (tmp_path / "examples" / f"{name}.py").write_text(code, encoding="utf-8")
-    assert script.ran("right", "cpu", 30.0)["said"] == ["2", "3", "4"]
+    assert script.ran("right", "cpu", 30.0)["said"] == ["2", "3", "4", "5"]
     assert script.ran("wrong", "cpu", 30.0)["fault"] == "it ended with 1: broken"
 
 
