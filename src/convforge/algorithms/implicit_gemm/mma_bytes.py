@@ -9,7 +9,7 @@ from convforge.algorithms.contract import Buffers, Preparation
 from convforge.algorithms.gemm.mma import PRODUCTS, device_refusal
 from convforge.algorithms.implicit_gemm import stages
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, Put
-from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmInt8
+from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmInt8, bytes_refusal
 from convforge.algorithms.implicit_gemm.zero_point import WithTapSums, ZeroPoint, zero_point_of
 from convforge.algorithms.traits import Mark, Rank
 from convforge.backends.architecture import Architecture
@@ -31,13 +31,7 @@ class _OfBytes(ImplicitGemmMma):
     lines = ("#define FACTORS_ARE_BYTES",)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if not {problem.x_dtype, problem.w_dtype} <= set(self.types) or problem.out_dtype not in self.results:
-            return Reason(
-                "x and w must be of types {names}, and the result of types {results}; these are {types}",
-                names=", ".join(self.types), results=", ".join(self.results),
-                types=", ".join((problem.x_dtype, problem.w_dtype, problem.out_dtype)),
-            )  # fmt: skip
-        return device_refusal(facts)
+        return bytes_refusal(problem, self.types, self.results) or device_refusal(facts)
 
 
 class ImplicitGemmInt8Mma(_OfBytes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -14,7 +14,16 @@ from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-FEWEST_CHANNELS = 16  # of a group
+
+def bytes_refusal(problem: Conv2dProblem, taken: Collection[str], results: Collection[str]) -> Reason | None:
+    """The reason to refuse the types of x, w (each of `taken`) or the result (of `results`); None if all are known."""
+    if {problem.x_dtype, problem.w_dtype} <= set(taken) and problem.out_dtype in results:
+        return None
+    return Reason(
+        "x and w must be of types {names}, and the result of types {results}; these are {types}",
+        names=", ".join(taken), results=", ".join(results),
+        types=", ".join((problem.x_dtype, problem.w_dtype, problem.out_dtype)),
+    )  # fmt: skip
 
 
 class _OfBytes(ImplicitGemmWgmma):
@@ -23,13 +32,7 @@ class _OfBytes(ImplicitGemmWgmma):
     results: ClassVar[tuple[str, ...]]  # types of the result
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        if not {problem.x_dtype, problem.w_dtype} <= set(self.types) or problem.out_dtype not in self.results:
-            return Reason(
-                "x and w must be of types {names}, and the result of types {results}; these are {types}",
-                names=", ".join(self.types), results=", ".join(self.results),
-                types=", ".join((problem.x_dtype, problem.w_dtype, problem.out_dtype)),
-            )  # fmt: skip
-        return group_refusal(problem)
+        return bytes_refusal(problem, self.types, self.results) or group_refusal(problem)
 
 
 class ImplicitGemmInt8(_OfBytes):
