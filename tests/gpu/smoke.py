@@ -6,8 +6,11 @@ no array passes for written because an earlier one was. Results are compared, so
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
+
+import numpy as np
 
 from convforge.algorithms import ON_DEVICE, refusal
 from convforge.backends.cuda.arrays import DeviceArray
@@ -64,7 +67,9 @@ def run(runtime: Any, algorithm: Any, text: str, fault: str = "") -> None:
     plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
     inputs = make_inputs(problem)
     shape, dtype = problem.out_shape, output_dtype(problem)
-    x, out = runtime.upload(inputs.x), runtime.empty(shape, dtype)
+    # NaN or -1 everywhere, so that the check finds what is not written: initcheck does not see what the TMA writes.
+    unwritten = np.full(math.prod(shape) * dtype.itemsize, 255, np.uint8).view(dtype).reshape(shape)
+    x, out = runtime.upload(inputs.x), runtime.upload(unwritten)
     if fault == "overrun":  # an output whose memory ends early
         short = runtime.allocate(out.nbytes // 2)
         out = DeviceArray.at(short.address, out.nbytes, None).view(dtype).reshape(shape)

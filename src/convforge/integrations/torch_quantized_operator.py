@@ -7,7 +7,10 @@ captures, read nothing from a GPU and send nothing to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -28,6 +31,8 @@ _FILTERS = WeakTensorKeyDictionary()
 _FILTERS_KEPT = 8
 # Filters that a CUDA graph captured, by weights: its replays read their memory, also after a change of the weights.
 _CAPTURED = WeakTensorKeyDictionary()
+# Shapes and strides of x with which compiled code has called a filter.
+_CALLED: WeakKeyDictionary[Filter, set[Any]] = WeakKeyDictionary()
 
 
 class Numbers(NamedTuple):
@@ -73,7 +78,35 @@ def operate(x: Any, numbers: Numbers, words: Words) -> Any:
 def forward(x: Any, *given: Any) -> Any:
     """Compute the operator, whose arguments come as lists from PyTorch's dispatcher."""
     numbers, words = _parts([tuple(one) if isinstance(one, list) else one for one in given])
+    if x.is_cuda and not torch.cuda.is_current_stream_capturing():
+        _call_outside_pools(x, numbers, words)
     return _convolved(x, numbers, words)
+
+
+def _call_outside_pools(x: Any, numbers: Numbers, words: Words) -> None:
+    """Make the first call of a filter with a shape in a thread of its own; later ones do nothing here.
+
+    The first call keeps prepared weights. ``torch.compile(mode="reduce-overhead")`` makes it while PyTorch gives the
+    thread memory from the pool of a CUDA graph, which must hold nothing but results afterwards.
+    """
+    made = _filter(x, numbers, words, is_channels_last(x), _in_thread)
+    shape = x.shape, x.stride()
+    seen = _CALLED.setdefault(made, set())
+    if shape not in seen:
+        _in_thread(_convolved, x, numbers, words)
+        seen.add(shape)
+
+
+def _in_thread(function: Callable[..., Any], x: Any, *given: Any) -> Any:
+    """Call a function of x in a new thread, on the caller's stream."""
+    stream = torch.cuda.current_stream(x.device)
+
+    def call() -> Any:
+        with torch.cuda.stream(stream):
+            return function(x, *given)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
 
 
 def _parts(given: Any) -> tuple[Numbers, Words]:
@@ -87,19 +120,23 @@ def _convolved(x: Any, numbers: Numbers, words: Words) -> Any:
     return _filter(x, numbers, words, False)(x)
 
 
-def _filter(x: Any, numbers: Numbers, words: Words, last: bool) -> Filter:
-    """Return the filter of these tensors and options; make it again after one of the tensors has changed."""
+def _directly(function: Callable[..., Any], *given: Any) -> Any:
+    return function(*given)
+
+
+def _filter(x: Any, numbers: Numbers, words: Words, last: bool, call: Callable[..., Any] = _directly) -> Filter:
+    """Return the filter of these tensors and options; `call` makes it again after one of the tensors has changed."""
     try:
         state = [None if one is None else (one.data_ptr(), one._version) for one in numbers]
     except RuntimeError:  # a tensor of inference mode has no version, which would tell whether it has changed
-        return _made(x, numbers, words)
+        return call(_made, x, numbers, words)
     key = last, torch.are_deterministic_algorithms_enabled(), words
     kept = _FILTERS.setdefault(numbers.weight, {})
     found = kept.get(key)
     if found is None or found[0] != state:
         # An alias of each tensor keeps its memory, so that no other tensor gets these addresses.
         aliases = [None if one is None else one.detach() for one in numbers]
-        found = state, aliases, _made(x, numbers, words)
+        found = state, aliases, call(_made, x, numbers, words)
         while len(kept) >= _FILTERS_KEPT:
             kept.pop(next(iter(kept)), None)
         kept[key] = found
