@@ -16,6 +16,12 @@
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 2 t and 2 t + 1;  a[2], a[3] columns 8 + 2 t and on
 //   b[0], b[1]    column g of the second matrix, rows 2 t and 2 t + 1, and 8 + 2 t and on
 //
+// ldmatrix<TRANSPOSED>(words, row);     loads four matrices of 8 x 8 numbers: lane i gives the address of row i % 8 of
+//                                       matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t and
+//                                       2 t + 1 of row g of matrix j; TRANSPOSED, of its column g. A pair of 16-bit
+//                                       numbers may be a float or four bytes; these are never transposed and must be
+//                                       K-major
+//
 // dp4a<X, W>(pixels, taps, sum);   pixels must be in columns, so four rows of four are transposed first,
 // transpose_bytes(columns, ...);   by this
 #pragma once
@@ -81,6 +87,19 @@ MULTIPLY_HALVES(bfloat16_t, "bf16")
 
 #undef MULTIPLY_HALVES
 
+template <bool TRANSPOSED>
+__device__ inline void ldmatrix(unsigned (&words)[4], const void *row) {
+    const unsigned at = shared_address(row);
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "r"(at));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "r"(at));
+}
+
 #else  // the emulator
 
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
@@ -106,6 +125,11 @@ inline const char *type_name(bfloat16_t) { return "bf16"; }
 template <class T>
 inline void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
     emulator::here()->services->multiply_fragments({"mma_halves", file, line}, type_name(T{}), sums, a, b);
+}
+
+template <bool TRANSPOSED>
+inline void ldmatrix(unsigned (&words)[4], const void *row, AT) {
+    emulator::here()->services->load_fragments({"ldmatrix", file, line}, words, row, TRANSPOSED);
 }
 
 #undef AT

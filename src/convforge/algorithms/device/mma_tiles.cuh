@@ -17,11 +17,6 @@
 // begin_steps(stages, ask);             issues the copies of the first steps
 // multiply_steps<K_MAJOR_A, K_MAJOR_B>(...);
 //                                       a warp's sums of all steps: the loop of copies, loads and products
-// ldmatrix<TRANSPOSED>(words, row);     loads four matrices of 8 x 8 numbers: lane i gives the address of row i % 8 of
-//                                       matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t and
-//                                       2 t + 1 of row g of matrix j; TRANSPOSED, of its column g. A pair of 16-bit
-//                                       numbers may be a float or four bytes; these are never transposed and must be
-//                                       K-major
 // TransposedCopies<SPAN> copy(...);     copy(tile, k0) copies this thread's part of the tile at k0, like LineCopies,
 //                                       and transposes MN-major bytes: ldmatrix transposes only 16-bit numbers, and
 //                                       products need bytes that are contiguous along K
@@ -148,28 +143,11 @@ __device__ __forceinline__ void mma_tf32(float (&sums)[4], const unsigned (&a)[4
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-
-template <bool TRANSPOSED>
-__device__ inline void ldmatrix(unsigned (&words)[4], const void *row) {
-    const unsigned at = shared_address(row);
-    if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                     : "r"(at));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                     : "r"(at));
-}
 #else  // the emulator
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
 inline void mma_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
     emulator::here()->services->multiply_fragments({"mma_tf32", file, line}, "tf32", sums, a, b);
-}
-template <bool TRANSPOSED>
-inline void ldmatrix(unsigned (&words)[4], const void *row, AT) {
-    emulator::here()->services->load_fragments({"ldmatrix", file, line}, words, row, TRANSPOSED);
 }
 
 #undef AT

@@ -1,0 +1,178 @@
+"""Host side of dp4a.cu: the tile of a thread, the strips of rows and the block shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convforge.algorithms.contract import Config
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, one_channel_refusal
+from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.host.conv import LIMIT_BITS, MOST_BLOCKS, divisor
+from convforge.algorithms.host.on_device import Kernel, Vectors, least_refusal
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
+from convforge.backends.architecture import Architecture
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import constants
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+
+# First architecture with the product of words, and its types.
+FIRST_ARCHITECTURE, TYPES = 61, ("int8", "uint8")
+
+CHANNELS = 4  # of a word
+
+# Outputs of a thread in a row, and rows of pixels that it loads ahead, worth comparing.
+TILES = ((4, 1), (4, 3), (2, 1), (8, 1))
+
+# Registers of a thread for sums, pixels, windows and factors: at most; bytes of shared memory for the filters of a
+# block, at most.
+MOST_REGISTERS, TAPS_BYTES = 200, 48 << 10
+
+# Words of channels of a block, at most; threads of a block; resident threads per SM; and launched threads per SM, at
+# least: with fewer, too few bytes are on their way from memory.
+BLOCK_WORDS, BLOCK_THREADS, RESIDENT, ENOUGH_THREADS = 48, 256, 512, 400
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseDp4aConfig(Config):
+    """Tile of a thread of :class:`DepthwiseDp4a`, and the block shape."""
+
+    out_q: int  # neighbouring outputs of a thread
+    height: int  # rows of outputs of its strip
+    ahead: int  # rows of pixels that it loads before it uses the first
+    block_c: int  # threads along channels
+    block_t: int  # threads along tiles; at most 1024 in a block
+    resident: int = RESIDENT  # resident threads per SM, at least; see :func:`compiled`
+
+    @property
+    def threads(self) -> int:
+        return self.block_c * self.block_t
+
+
+class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
+    """Products of four bytes by one instruction, for 8-bit integers in NHWC; strips of rows in registers.
+
+    See CUDA C++ Programming Guide, integer intrinsics, ``__dp4a``.
+    """
+
+    name = "depthwise_dp4a"
+    summary = "depthwise of 8-bit integers in NHWC: four taps by one instruction (dp4a), rows of pixels used once"
+    since = "depthwise_channels"
+    cost = MethodCost(0.5, 0.8, 2048, 1)
+    look = Mark("olive", "star")
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        if not is_preferred(problem):
+            return None
+        return Preference(Rank.WHOLE_PLANES, "every filter sees one channel: four bytes are multiplied at once")
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        if (reason := bytes_refusal(problem)) is not None:
+            return reason
+        if max(problem.dilation) > 1:
+            return Reason("taps of a word must be neighbours: dilation={dilation} must be 1", dilation=problem.dilation)
+        if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
+            return Reason("these products came with sm_{first}; this is {architecture}",
+                          first=FIRST_ARCHITECTURE, architecture=facts.architecture)  # fmt: skip
+        return super().refuses(problem, facts)
+
+    def least(self, problem: Conv2dProblem) -> DepthwiseDp4aConfig:
+        return _config(problem, 1, 1, 1)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseDp4aConfig]:
+        """The highest strips that give the device enough threads first, then the others."""
+        found = [
+            _config(problem, out_q, even_share(problem.p, -(-problem.p // parts)), ahead)
+            for out_q, ahead in TILES for parts in range(1, 9)
+        ]  # fmt: skip
+        fit = self.valid(problem, dict.fromkeys(found), facts) or [self.least(problem)]
+
+        def threads(config: DepthwiseDp4aConfig) -> int:
+            return problem.n * _tiles(problem, config) * problem.k // CHANNELS
+
+        busy = [config for config in fit if threads(config) >= ENOUGH_THREADS * facts.cores]
+        default = busy[0] if busy else max(fit, key=threads)
+        return [default, *(config for config in fit if config != default)]
+
+    def kernel(self, problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> Kernel:
+        prelude = constants(
+            OUT_Q=config.out_q, AHEAD=config.ahead, BLOCK_C=config.block_c, BLOCK_T=config.block_t,
+        )  # fmt: skip
+        tiles = _tiles(problem, config)
+        grid = (-(-problem.k // CHANNELS // config.block_c) * -(-tiles // config.block_t), min(problem.n, MOST_BLOCKS))
+        x = Vectors({"n": problem.n, "h": problem.h, "w": problem.w}, {"c": 1}, CHANNELS)
+        out = Vectors({"n": problem.n, "h": problem.p, "w": problem.q}, {"c": 1}, CHANNELS)
+        across = divisor(-(-problem.q // config.out_q))
+        fields = {"across": across, "tiles": tiles, "height": config.height}
+        return Kernel(
+            prelude, grid, (config.block_c, config.block_t), config.resident, fields=fields, last_fields={"dense": 0},
+            vectors=(x, out),
+        )  # fmt: skip
+
+    def complete(self, problem: Conv2dProblem, args: Any) -> None:
+        x, out = args.conv.x_strides, args.conv.out_strides
+        dense = (x.c, x.w, out.c, out.w) == (1, problem.c, 1, problem.k)
+        args.dense = args.aligned_x and args.aligned_out and dense
+
+    def config_refusal(
+        self, problem: Conv2dProblem, config: DepthwiseDp4aConfig, facts: DeviceFacts
+    ) -> Reason | None:
+        if (reason := least_refusal(config)) is not None:
+            return reason
+        if config.threads > 1024:
+            return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
+        if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
+            return Reason(
+                "the filters of a block's channels take {nbytes} bytes of shared memory; {most} are to be had",
+                nbytes=nbytes, most=TAPS_BYTES,
+            )  # fmt: skip
+        if (tiles := _tiles(problem, config)) >= 2**LIMIT_BITS:
+            return Reason("{tiles} tiles are more than a launch counts", tiles=tiles)
+        if (need := _registers(problem, config)) > MOST_REGISTERS:
+            return Reason(
+                "sums, pixels and weights of a thread take {need} registers; {most} are to be had",
+                need=need, most=MOST_REGISTERS,
+            )  # fmt: skip
+        return None
+
+
+def bytes_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Return why a method of words of four channels cannot compute a problem, or None."""
+    if (reason := one_channel_refusal(problem)) is not None:
+        return reason
+    if problem.x_dtype not in TYPES or problem.w_dtype not in TYPES:
+        return Reason("x and w must be of {types}; these are {x} and {w}",
+                      types=", ".join(TYPES), x=problem.x_dtype, w=problem.w_dtype)  # fmt: skip
+    if problem.x_layout != "NHWC" or problem.out_layout != "NHWC":
+        return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
+    if problem.k != problem.c or problem.c % CHANNELS:
+        return Reason("the {c} channels must be whole words of {channels}, and have an output each; K={k}",
+                      c=problem.c, channels=CHANNELS, k=problem.k)  # fmt: skip
+    return None
+
+
+def _config(problem: Conv2dProblem, out_q: int, height: int, ahead: int) -> DepthwiseDp4aConfig:
+    """Make a config of a tile, with a block that the channels fill."""
+    block_c = even_share(problem.k // CHANNELS, BLOCK_WORDS)
+    return DepthwiseDp4aConfig(out_q, height, ahead, block_c, max(1, BLOCK_THREADS // block_c))
+
+
+def _tiles(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
+    """Tiles of an image."""
+    return -(-problem.q // config.out_q) * -(-problem.p // config.height)
+
+
+def _taps_bytes(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
+    """Bytes of shared memory for the filters of a block's channels."""
+    return 4 * problem.r * -(-problem.s // 4) * CHANNELS * config.block_c
+
+
+def _registers(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
+    """Registers for the sums, pixels, windows and factors of a thread; see dp4a.cu."""
+    columns = (config.out_q - 1) * problem.stride[1] + problem.s
+    ring, tap_words = -(-problem.r // problem.stride[0]), -(-problem.s // 4)
+    kept = problem.r * tap_words * CHANNELS if problem.r * tap_words <= 3 else CHANNELS
+    sums, windows = ring * config.out_q * CHANNELS, config.out_q * CHANNELS
+    return sums + windows + kept + config.ahead * columns + -(-columns // 4) * CHANNELS + 4 * CHANNELS
