@@ -73,7 +73,10 @@ def takes(algorithm: Any, text: str) -> bool:
         return alike and problem.out_dtype in (problem.x_dtype, "float32")
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_few_channels":
         alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
-        return alike and problem.out_dtype in (problem.x_dtype, "float32") and problem.groups == 1 and problem.c <= 4
+        alike &= problem.out_dtype in (problem.x_dtype, "float32")
+        if problem.x_dtype in ("int8", "uint8") and is_integer(problem.acc_dtype):
+            alike = problem.w_dtype in ("int8", "uint8") and problem.largest_sum < 2**24
+        return alike and problem.groups == 1 and problem.c <= 4
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_few_outputs":
         alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
         few = problem.groups == 1 and problem.stride == (1, 1) and problem.k * problem.r * problem.s <= 64

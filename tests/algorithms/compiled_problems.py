@@ -122,6 +122,9 @@ OWN = {
             "n32c3h224w224_k96r4s4_st4_f16_nhwc_+bias", "n32c3h227w227_k96r11s11_st4_f16_nchw",
             "n32c1h161w700_k32r5s20_st2_f16_nchw", "n32c1h28w28_k16r3s3_p1_f16-f16-f32-f32_nchw",
             "n32c3h224w224_k64r7s7_st2_p3_bf16_nhwc_+scale:channel+bias+residual+relu",
+            "n32c3h224w224_k64r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:110+scale:channel+bias+relu",
+            "n32c3h224w224_k64r7s7_st2_p3_i8-i8-i8-i32_nchw_+scale:channel+bias+relu",
+            "n32c3h224w224_k32r3s3_st2_p1_u8-i8-f16-i32_nhwc_+zero:110+scale:channel+bias+residual",
         ),
     ),
     "implicit_gemm_few_outputs": (

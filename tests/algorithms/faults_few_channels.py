@@ -25,6 +25,12 @@ TWO = replace(LAYER, problem="n2c1h13w101_k20r5s20_st2_p2_f16_nchw")
 ROUNDS = replace(FILTERS, problem="n2c3h33w131_k20r4s4_st4_p0_f16_nhwc")
 BORDER = replace(LAYER, problem="n2c3h9w43_k20r3s3_p1_constant9.0_f16_nchw")
 NAN = replace(RUNS, kind="nan")
+# Bytes: eight filters of an output, one, runs, results of the epilogue in double; ties.
+BYTES = replace(FILTERS, problem="n2c3h9w21_k40r3s3_p1_u8-i8-u8-i32_nhwc_+zero:99+scale:channel+bias")
+ODD_BYTES = replace(BYTES, problem="n2c3h9w21_k37r3s3_p1_i8-u8-i8-i32_nhwc_+zero:-9+scale:channel+bias+relu")
+BYTE_RUNS = replace(RUNS, problem="n2c3h9w42_k22r3s3_p1_u8-i8-i8-i32_nchw_+zero:9+scale:channel+bias")
+BYTE_SUMS = replace(FILTERS, problem="n2c3h9w21_k40r3s3_p1_u8-i8-i8-i32_nhwc_+zero:99+scale:channel+bias+residual")
+TIES = replace(BYTES, problem="n4c4h12w12_k32r1s1_u8-i8-u8-i32_nhwc_+scale:channel+bias", kind="integers")
 
 FIRST = "\n        out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, 0, p, q);\n"
 BEYOND, OF_FILTERS, OF_RUNS = "if (p >= conv.P || q >= conv.Q) continue;", f"{FIRST}        const", f"{FIRST}#pragma"
@@ -50,8 +56,26 @@ FEW_CHANNELS_FAULTS = [
         ("no padding", "tile.q * cfg::STRIDE_W - conv.left", "tile.q * cfg::STRIDE_W"),
         ("the first picture for all", "offset_of(conv.x_strides, tile.n, 0, h, 0)",
          "offset_of(conv.x_strides, 0, 0, h, 0)"),
-        ("zeros for the border's value", "cfg::BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{}", "x_t{}",
-         BORDER),
+        ("zeros for the border's value", "cfg::BORDER == CONSTANT || HAS_ZERO ? stored<x_t>::of(conv.outside) : x_t{}",
+         "x_t{}", BORDER),
+        ("zeros for the zero point outside", "cfg::BORDER == CONSTANT || HAS_ZERO ?", "cfg::BORDER == CONSTANT ?", BYTES),
+        ("the zero point left in", "static_cast<int>(number) - static_cast<int>(conv.zero)", "static_cast<int>(number)",
+         BYTES),
+        ("the next filter's scale", "const MultiplyAdd by(conv, 0, FILTERS == 1 ? n : n + which);",
+         "const MultiplyAdd by(conv, 0, n + which + 1);", TIES),
+        ("the first of the sums by double", "sum = i == which ? sums[i] : sum;", "sum = sums[0];", TIES),
+        ("results by double for the first alone", "if (i == which) bytes.at[i]", "if (i == 0) bytes.at[i]", TIES),
+        ("the first filter's factors for all", "factors[FILTERS == 1 ? 0 : i].result", "factors[0].result", BYTES),
+        ("the first filters' factors for all products", "factors[v].set(MultiplyAdd(conv, 0, n + v)",
+         "factors[v].set(MultiplyAdd(conv, 0, n0 + v)", BYTES),
+        ("the neighbour's sum", "own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];",
+         "own[v] = sums[i / 2][j + v / 2][i % 2 * 2];", BYTES),
+        ("bytes beyond the last filter", "if (n + v < cfg::K) first[v", "first[v", ODD_BYTES),
+        ("the first output's sum of a run", "own[v] = sum_of(v);", "own[v] = sum_of(0);", BYTE_RUNS),
+        ("the first filter's factors for runs", "factors[0].set(MultiplyAdd(conv, 0, n), true)",
+         "factors[0].set(MultiplyAdd(conv, 0, n0), true)", BYTE_RUNS),
+        ("half of eight bytes", "else eight.at[2 * v] = pair.at[0], eight.at[2 * v + 1] = pair.at[1];",
+         "else eight.at[2 * v] = pair.at[0], eight.at[2 * v + 1] = pair.at[0];", BYTE_SUMS),
         ("pixels beyond the border", "if (!there) continue;", ""),
         ("a column alone inside", "needed && h >= 0 && column >= 0", "needed && column >= 0"),
         ("neighbours in memory for channels", ": from[c * step];", ": from[c];"),
@@ -81,7 +105,7 @@ FEW_CHANNELS_FAULTS = [
          "if (!cfg::ALONG_Q && args.store_width > 1) {", "if (!cfg::ALONG_Q) {",
          ODD_FILTERS),
         ("one filter of two", "store_vector(first + n, pair);", "first[n] = pair.at[0];", FILTER_PAIRS),
-        ("eight filters of the first product", "pair_of(j + v).word.bits", "pair_of(j).word.bits", FILTERS),
+        ("eight filters of the first product", "pair = pair_of(j + v);", "pair = pair_of(j);", FILTERS),
         ("eight filters beyond the last", "n < cfg::K) store_vector(first + n, eight",
          "true) store_vector(first + n, eight",
          FILTERS),

@@ -14,12 +14,18 @@ constexpr int WHOLE = RUNS * (RUN / 2), PAIRS = WHOLE + RUNS * (RUN % 2), STEP_P
 constexpr int STEPS = (PAIRS + STEP_PAIRS - 1) / STEP_PAIRS, WHOLE_STEPS = WHOLE / STEP_PAIRS;
 
 // True if the results of a lane in four products are eight neighbouring filters.
-constexpr bool IN_EIGHTS = !cfg::ALONG_Q && sizeof(out_t) == 2 && cfg::WARP_N % 32 == 0;
+constexpr bool IN_EIGHTS = !cfg::ALONG_Q && sizeof(out_t) <= 2 && cfg::WARP_N % 32 == 0;
 
 // Fragments of a lane for two groups of eight filters and 16 of K.
 struct alignas(16) Columns {
     unsigned words[2][2];
 };
+
+// A number as a factor; integers become 16-bit floats.
+template <class T>
+__device__ __forceinline__ math_t factor_of(T number) { return stored<math_t>::of(static_cast<float>(number)); }
+template <>
+__device__ __forceinline__ math_t factor_of<math_t>(math_t number) { return number; }
 
 // A pair of numbers: its run, the index of its first number in the run, and its size: zero, one or two.
 struct Pair {

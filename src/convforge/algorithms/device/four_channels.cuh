@@ -10,49 +10,14 @@
 // store_four<ALIGNED>(conv, to, values);  stores them, by one instruction if they are aligned
 #pragma once
 #include "border.cuh"
+#include "byte_factors.cuh"
 #include "memory.cuh"
-#include "rescaled.cuh"
 
 constexpr int CHANNELS = 4;
 
-// The type of results that are computed in float.
-template <bool RESCALES, class T> struct ByteOf { using type = signed char; };
-template <class T> struct ByteOf<true, T> { using type = T; };
-using Byte = ByteOf<RESCALED<out_t>, out_t>::type;
-
-// Results between LOW and LOW + RANGE: bytes, cut off by a relu.
-constexpr float LOW = cfg::ACTIVATION == RELU ? 0.0f : static_cast<float>(limits<Byte>::low);
-constexpr float RANGE = static_cast<float>(limits<Byte>::high) - LOW;
-constexpr float ONES = 12582912.0f;  // 3 * 2^22: nearby, the last bit of a float is one
 // True if all sums are below 2^22: they start with the bits of ONES, and are the distance from it of a float.
 constexpr bool FLOAT_BITS = RESCALED<out_t> && cfg::R * cfg::S * 255 * (limits<w_t>::low < 0 ? 128 : 255) < 1 << 22;
 constexpr int START = FLOAT_BITS ? 0x4b400000 : 0;
-
-// Factors of a channel for results between 0 and 1, in place of LOW and LOW + RANGE: there one instruction saturates.
-// With u = 2^-24, the value in float differs from that in double by at most (RANGE + 400 + 2 |bias|) u: scale, bias and
-// result are rounded, and results within the range have |sum * scale| below 256 + |bias|. Sums from 2^22 on are rounded
-// too. Biases from 2^18 on are left to double.
-struct Factors {
-    float scale, bias;
-
-    // Returns the distance from a whole number up to which a value rounds as the value in double.
-    __device__ float set(const MultiplyAdd &filter) {
-        scale = static_cast<float>(filter.scale * (1.0 / RANGE));
-        bias = static_cast<float>((filter.bias - LOW) * (1.0 / RANGE));
-        const float size = fabsf(static_cast<float>(filter.bias));
-        const bool floats = fabsf(scale) < 1e30f && size < 262144.0f;
-        const float units = RANGE + 400.0f + 2 * size + (FLOAT_BITS ? 0.0f : 256.0f + size);
-        return floats ? 0.5f - units * 5.9604644775390625e-8f : -1.0f;
-    }
-
-    // The result in the low byte. `sure` becomes false if it may not be that of double.
-    __device__ unsigned result(int sum, float certain, bool &sure) const {
-        const float whole = FLOAT_BITS ? float_of(static_cast<unsigned>(sum)) - ONES : static_cast<float>(sum);
-        const float share = __saturatef(fmaf(whole, scale, bias)), near = fmaf(share, RANGE, ONES + LOW);
-        sure = sure & (fabsf(fmaf(share, RANGE, (ONES + LOW) - near)) < certain);
-        return bits_of(near);
-    }
-};
 
 struct Sums {
     int at[CHANNELS];
@@ -67,12 +32,16 @@ struct FourChannels {
 #pragma unroll
         for (int c = 0; c < CHANNELS; c++) {
             start[c] = START - static_cast<int>(static_cast<unsigned>(conv.zero) * static_cast<unsigned>(taps[c]));
-            if constexpr (RESCALED<out_t>) certain = fminf(certain, factors[c].set(filter(conv, k, c)));
+            if constexpr (RESCALED<out_t>) certain = fminf(certain, factors[c].set(filter(conv, k, c), FLOAT_BITS));
         }
     }
 
     // Scale and bias of channel k + c; beyond the last, of the last.
     __device__ static MultiplyAdd filter(const Conv &conv, int k, int c) { return {conv, min(k + c, cfg::K - 1), 0}; }
+
+    __device__ static float whole(int sum) {
+        return FLOAT_BITS ? float_of(static_cast<unsigned>(sum)) - ONES : static_cast<float>(sum);
+    }
 
     // Results of an output in float. `sure` is false if they may not be those of `exactly`.
     template <class Out>
@@ -82,7 +51,7 @@ struct FourChannels {
         if constexpr (RESCALED<Out>) {
             unsigned bytes[CHANNELS];
 #pragma unroll
-            for (int c = 0; c < CHANNELS; c++) bytes[c] = factors[c].result(sums.at[c], certain, sure);
+            for (int c = 0; c < CHANNELS; c++) bytes[c] = factors[c].result(whole(sums.at[c]), certain, sure);
             values.word.bits =
                 __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0040), __byte_perm(bytes[2], bytes[3], 0x0040), 0x5410);
         }

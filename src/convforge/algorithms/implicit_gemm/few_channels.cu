@@ -1,4 +1,4 @@
-// implicit_gemm_few_channels: implicit GEMM of 16-bit types for 1 to 4 channels, on tensor cores since Ampere.
+// implicit_gemm_few_channels: implicit GEMM of 16-bit types and bytes for 1 to 4 channels, on tensor cores since Ampere.
 //
 // Since implicit_gemm_mma: with so few channels the columns matrix repeats each pixel up to R x S times, and
 //           no 16 bytes of it are contiguous in memory. Here the part of the image that a tile of outputs needs, the
@@ -20,11 +20,15 @@
 // Threads   warps of 16 FRAGMENTS outputs x WARP_N filters each. A fragment has 16 outputs of one row.
 // Finish    filters, or outputs, are ordered so that the results of a lane are neighbours: in NHWC eight filters of an
 //           output from four products, in NCHW a run of OUTPUT_RUN outputs of a filter. They are stored as one vector.
+// Bytes     as x and w become numbers of 16 bits, which represent them and their differences from a zero point. Their sums
+//           are below 2^24, so they are exact in floats. Results of bytes are computed in float where that certainly
+//           gives the same as double (byte_factors.cuh).
 // SPLIT     implicit_gemm_split_few_channels: x, w and out are floats, split into two halves each (split.cuh). Blocks
 //           split their patches (split_patch.cuh); split_filters.cu has split the filters.
 // Limit     memory, mostly the output. With large filters, loads from shared memory. With SPLIT, tensor cores, which
 //           compute three products for one.
 #include "border.cuh"
+#include "byte_factors.cuh"
 #include "epilogue.cuh"
 #include "few_channels.cuh"
 #include "memory.cuh"
@@ -63,7 +67,8 @@ constexpr int MOST_HELD = 2, LEAST_HELD = (PER_THREAD + STEPS - 1) / STEPS;
 constexpr int HELD = LEAST_HELD > MOST_HELD ? LEAST_HELD : PER_THREAD < MOST_HELD ? PER_THREAD : MOST_HELD;
 constexpr int ROUNDS = (PER_THREAD + HELD - 1) / HELD, HELD_STEPS = STEPS / ROUNDS;
 
-static_assert(sizeof(x_t) == 2 * HALVES && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
+static_assert((HAS_ZERO || (sizeof(x_t) == 2 * HALVES && sizeof(w_t) == 2)) && sizeof(math_t) == 2,
+              "products are of 16-bit numbers");
 static_assert(cfg::GROUPS == 1, "all filters see the same channels");
 static_assert(cfg::TILE_W % MMA_ROWS == 0 && cfg::TILE_H * ROW_FRAGMENTS % cfg::FRAGMENTS == 0,
               "warps cover the outputs exactly");
@@ -173,7 +178,7 @@ struct Stager {
             const x_t *from = conv.x + (line + column * static_cast<index_t>(conv.x_strides.w));
 #pragma unroll
             for (int c = 0; c < cfg::C; c++)
-                two.numbers[j * cfg::C + c] = cfg::BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{};
+                two.numbers[j * cfg::C + c] = cfg::BORDER == CONSTANT || HAS_ZERO ? stored<x_t>::of(conv.outside) : x_t{};
             if (!there) continue;
 #pragma unroll
             for (int c = 0; c < cfg::C; c++)
@@ -214,10 +219,17 @@ struct Stager {
 };
 
 #ifndef SPLIT
+// A loaded number as a factor; integers minus the zero point.
+template <class T>
+__device__ __forceinline__ math_t centred_factor(const Conv &conv, T number) {
+    return factor_of(static_cast<int>(number) - static_cast<int>(conv.zero));
+}
+__device__ __forceinline__ math_t centred_factor(const Conv &, math_t number) { return number; }
+
 __device__ __forceinline__ void put_two(Patch &patch, const Stager &stager, int i, const Two &two) {
     Pairs pairs;
 #pragma unroll
-    for (int j = 0; j < 2 * cfg::C; j++) pairs[j / 2].at[j % 2] = two.numbers[j];
+    for (int j = 0; j < 2 * cfg::C; j++) pairs[j / 2].at[j % 2] = centred_factor(stager.conv, two.numbers[j]);
     stager.put(patch, i, pairs);
 }
 
@@ -344,7 +356,11 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
                 for (int j = 0; j < COLUMNS; j += 4) {
                     Vector<Out, EIGHT> eight;
 #pragma unroll
-                    for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
+                    for (int v = 0; v < 4; v++) {
+                        const Vector<Out, 2> pair = pair_of(j + v);
+                        if constexpr (sizeof(Out) == 2) eight.word.bits[v] = pair.word.bits;
+                        else eight.at[2 * v] = pair.at[0], eight.at[2 * v + 1] = pair.at[1];
+                    }
                     const int n = n0 + lane_column<IN_EIGHTS>(j, t);
                     if (cfg::K % cfg::BLOCK_N == 0 || n < cfg::K) store_vector(first + n, eight);
                 }
@@ -367,6 +383,63 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
     }
 }
 
+// Bytes from sums of filter n and those after it, `step` apart; `factors` are theirs.
+template <class Out, int COUNT, int FILTERS>
+__device__ __forceinline__ Vector<Out, COUNT> bytes_of(const Conv &conv, int n, const float (&sums)[COUNT],
+                                                       const Factors (&factors)[FILTERS], float certain) {
+    Vector<Out, COUNT> bytes;
+    bool sure = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        bytes.at[i] = static_cast<Out>(factors[FILTERS == 1 ? 0 : i].result(sums[i], certain, sure));
+    if (sure) return bytes;
+#pragma unroll 1
+    for (int which = 0; which < COUNT; which++) {  // seldom
+        float sum = sums[0];
+#pragma unroll
+        for (int i = 1; i < COUNT; i++) sum = i == which ? sums[i] : sum;
+        const MultiplyAdd by(conv, 0, FILTERS == 1 ? n : n + which);
+        const unsigned exact = rescaled_exactly<Out, cfg::ACTIVATION == RELU>(static_cast<int>(sum), by.scale, by.bias);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (i == which) bytes.at[i] = static_cast<Out>(exact);
+    }
+    return bytes;
+}
+
+// finish_filters for RESCALED results: a lane's filters of four products, or of one, at once.
+template <class Out>
+__device__ __forceinline__ void rescale_filters(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
+    constexpr int TOGETHER = IN_EIGHTS ? 4 : 1, FILTERS = 2 * TOGETHER;
+    const Conv &conv = args.conv;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j += TOGETHER) {
+        const int n = n0 + lane_column<IN_EIGHTS>(j, t);
+        Factors factors[FILTERS];
+        float certain = 0.5f;  // of all of them, as registers are few
+#pragma unroll
+        for (int v = 0; v < FILTERS; v++) certain = fminf(certain, factors[v].set(MultiplyAdd(conv, 0, n + v), true));
+#pragma unroll
+        for (int i = 0; i < 2 * cfg::FRAGMENTS; i++) {
+            const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g;
+            if (p >= conv.P || q >= conv.Q || n >= cfg::K) continue;
+            float own[FILTERS];
+#pragma unroll
+            for (int v = 0; v < FILTERS; v++) own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];
+            const auto bytes = bytes_of<Out>(conv, n, own, factors, certain);
+            out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, n, p, q);
+            if (FILTERS == EIGHT && args.store_width == EIGHT) {
+                store_vector(first, bytes);
+                continue;
+            }
+#pragma unroll
+            for (int v = 0; v < FILTERS; v++)
+                if (n + v < cfg::K) first[v * static_cast<index_t>(conv.out_strides.c)] = bytes.at[v];
+        }
+    }
+}
+
 // NCHW: stores runs of outputs of a filter.
 template <class Out>
 __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
@@ -381,8 +454,19 @@ __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Ti
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = n0 + lane_column<false>(j / 2, t) + j % 2;
             if (cfg::K % cfg::BLOCK_N && n >= cfg::K) continue;
+            const auto sum_of = [&](int v) { return sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]; };
+            [[maybe_unused]] Vector<Out, cfg::OUTPUT_RUN> bytes;
+            if constexpr (RESCALED<Out>) {
+                float own[cfg::OUTPUT_RUN];
+#pragma unroll
+                for (int v = 0; v < cfg::OUTPUT_RUN; v++) own[v] = sum_of(v);
+                Factors factors[1];
+                const float certain = factors[0].set(MultiplyAdd(conv, 0, n), true);
+                bytes = bytes_of<Out>(conv, n, own, factors, certain);
+            }
             const auto result = [&](int v) {
-                return output_value(conv, tile.n, n, p, q + v, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
+                if constexpr (RESCALED<Out>) return bytes.at[v];
+                else return output_value(conv, tile.n, n, p, q + v, sum_of(v));
             };
             out_t *const to = first + n * static_cast<index_t>(conv.out_strides.c);
             if (args.store_width == cfg::OUTPUT_RUN) {
@@ -447,6 +531,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
         multiply_patch(sums, &shared->patches[now][0][first / 2], words, filters, next);
 #endif
         if constexpr (cfg::OUTPUT_RUN > 1) finish_outputs<out_t>(args, own, tile_n + warp_n, sums);
+        else if constexpr (RESCALED<out_t>) rescale_filters<out_t>(args, own, tile_n + warp_n, sums);
         else finish_filters<out_t>(args, own, tile_n + warp_n, sums);
 #ifdef SPLIT
         if (some_plain || is_lost(*shared)) store_plain_sums(args, *shared, tile, tile_n);

@@ -1,4 +1,4 @@
-"""Host side of few_channels.cu: implicit GEMM of 16-bit types for 1 to 4 channels, on tensor cores.
+"""Host side of few_channels.cu: implicit GEMM of 16-bit types and bytes for 1 to 4 channels, on tensor cores.
 
 :mod:`split_few_channels` compiles the same file for float32.
 """
@@ -26,7 +26,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import is_integer, itemsize, magnitude
 
 MOST_CHANNELS = 4
 OUTPUTS, FILTERS, DEPTH = 16, 8, 16  # shape of one mma: outputs, filters, numbers along K
@@ -34,6 +34,9 @@ OUTPUTS, FILTERS, DEPTH = 16, 8, 16  # shape of one mma: outputs, filters, numbe
 PRODUCTS = 7
 THREADS = 128  # threads of a block that packs filters
 SIZE, WORD = 2, 4  # bytes of a number, and of two numbers
+# Integers whose sums are exact: types of x; largest weights that float16 represents, and sums below which a float32 sum
+# loses nothing, whatever the order of tensor cores.
+BYTES, MOST_WEIGHT, EXACT_SUMS = ("int8", "uint8"), 2048, 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +124,14 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
     def plan(self, problem: Conv2dProblem, config: F, runtime: Runtime) -> Plan:
         require(config, config_refusal(problem, config, runtime.facts))
         struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, store_width=ctypes.c_int, **self.fields)
-        factors = problem.x_dtype if halves_of(problem) == 1 else "float16"
+        factors = factors_of(problem)
         prelude = constants(
             TILE_H=config.tile_h, TILE_W=config.tile_w, BLOCK_N=config.block_n, FRAGMENTS=config.fragments,
             WARP_N=config.warp_n, PATCHES=config.patches, OUTPUT_RUN=output_run(problem, config),
             CHANNELS_LAST=problem.x_layout == "NHWC", ALONG_Q=problem.out_layout == "NCHW",
         )  # fmt: skip
         own = *prelude, *self.macros, *renamed(ImplicitGemmFewChannels.name, self.name)
-        lines = *conv_constants(problem.replace(w_dtype=factors), factors), *own
+        lines = *conv_constants(_with_weights(problem, factors), factors), *own
         source = KernelSource("algorithms/implicit_gemm/few_channels.cu", self.name, lines, struct, "FewChannels")
         threads, across = 32 * config.warps, -(-problem.k // config.block_n)
         kernel = compiled(runtime, source, threads, config.resident)
@@ -154,11 +157,12 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
     A block stages the part of the image that its outputs read, with contiguous channels of each pixel, and reads
-    factors from it directly (PTX ISA, mma.m16n8k16). It supports any stride, border, dilation and layout.
+    factors from it directly (PTX ISA, mma.m16n8k16). It supports any stride, border, dilation and layout. 8-bit integers
+    become float16 in the patch, minus the zero point; their sums are exact.
     """
 
     name = "implicit_gemm_few_channels"
-    summary = "implicit GEMM of 16-bit types for 1 to 4 channels: tensor cores read a patch of the image; sm_80"
+    summary = "implicit GEMM of 16-bit types and bytes, 1 to 4 channels: tensor cores read a patch of the image; sm_80"
     since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 8192, 1)
     look = Mark("teal", "triangle-up")
@@ -166,13 +170,19 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         # With fewer filters, most of a product would be padding.
-        if problem.x_dtype not in TYPES or problem.groups > 1 or problem.c > MOST_CHANNELS or problem.k < 8:
+        if problem.x_dtype not in (*TYPES, *BYTES) or problem.groups > 1 or problem.c > MOST_CHANNELS or problem.k < 8:
             return None
-        why = "16 bits and few channels: tensor cores, which read pixels from a patch in shared memory"
+        why = "16 bits or bytes, and few channels: tensor cores, which read pixels from a patch in shared memory"
         return Preference(Rank.TENSOR_CORES_OF_WARPS, why)
 
     def types_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        return types_refusal(problem, TYPES)
+        if problem.x_dtype not in BYTES or not is_integer(problem.acc_dtype):
+            return types_refusal(problem, TYPES)
+        if (most := problem.w_bound or magnitude(problem.w_dtype)) > MOST_WEIGHT:
+            return Reason("weights up to {most} are not exact in float16; up to {limit} are", most=most, limit=MOST_WEIGHT)
+        if problem.largest_sum >= EXACT_SUMS:
+            return Reason("sums up to {most} are not exact in float32", most=problem.largest_sum)
+        return None
 
     def ways(self, problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[Way, ...]:
         return (Way("tensor_cores", "default", words_of_patch(problem, config)),)
@@ -202,7 +212,7 @@ def packed_filters(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[t
     """Shape and type of packed filters, with zeros that pad the last block."""
     length = -(-problem.k // config.block_n) * config.block_n * steps_of(problem) * DEPTH
     halves = halves_of(problem)
-    return (halves * length,), problem.w_dtype if halves == 1 else "float16"
+    return (halves * length,), factors_of(problem)
 
 
 def packing(
@@ -218,7 +228,7 @@ def packing(
     own_constants = constants(
         BLOCK_N=config.block_n, WARP_N=config.warp_n, THREADS=THREADS, ALONG_Q=problem.out_layout == "NCHW"
     )
-    lines = (*conv_constants(problem.replace(w_dtype=dtype), dtype), *own_constants)
+    lines = (*conv_constants(_with_weights(problem, dtype), dtype), *own_constants)
     source = KernelSource("algorithms/implicit_gemm/few_filters.cu", "few_filters", lines, _FewFilters, "FewFilters")
     blocks = -(-length // halves // (4 * THREADS))
     info = LaunchInfo("few_filters", (blocks, halves), (THREADS,), pdl=True)
@@ -231,7 +241,17 @@ def packing(
 
 def halves_of(problem: Conv2dProblem) -> int:
     """16-bit numbers for each number of x: float32 is split into two."""
-    return itemsize(problem.x_dtype) // SIZE
+    return max(1, itemsize(problem.x_dtype) // SIZE)
+
+
+def factors_of(problem: Conv2dProblem) -> str:
+    """Type of the factors."""
+    return problem.x_dtype if problem.x_dtype in TYPES else "float16"
+
+
+def _with_weights(problem: Conv2dProblem, dtype: str) -> Conv2dProblem:
+    """The problem with weights of type `dtype`; integers keep theirs, because their sums are integers."""
+    return problem if is_integer(problem.acc_dtype) else problem.replace(w_dtype=dtype)
 
 
 def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:

@@ -24,14 +24,15 @@ extern "C" __global__ void few_filters(const __grid_constant__ FewFilters args) 
               tile = i / (4 * cfg::BLOCK_N * STEPS);
     const int k = tile * cfg::BLOCK_N + column_at<IN_EIGHTS>(8 * eight + lane / 4);
     const w_t *const taps = args.filter.taps + blockIdx.y * args.lows;
-    Vector<w_t, 4> factors;
+    Vector<math_t, 4> factors;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const Pair pair = Pair::of_lane(step, j / 2, lane % 4);
         const int number = pair.first + j % 2;
         const bool there = j % 2 < pair.count && k < cfg::K;
         const int c = number % cfg::C, s = TAPS_ADJACENT ? number / cfg::C : pair.column();
-        factors.at[j] = there ? taps[offset_of(args.filter.strides, k, c, pair.row(), s)] : w_t{};
+        const w_t tap = there ? taps[offset_of(args.filter.strides, k, c, pair.row(), s)] : w_t{};
+        factors.at[j] = factor_of(tap);
     }
     const int at = (((blockIdx.y * ACROSS + tile) * STEPS + step) * (cfg::BLOCK_N / 16) + eight / 2) * 32 + lane;
     unsigned(&words)[2] = args.packed[at].words[eight % 2];
