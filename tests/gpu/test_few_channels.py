@@ -54,6 +54,11 @@ PROBLEMS = [
     "n1c3h9w37_k20r3s3_p1_f16-f16-f32-f32_nhwc_+scale:channel+bias+residual+silu", "n1c1h3w3_k1r3s3_f16_nchw",
     "n2c2h10w34_k48r3s3_p1_f16_nchw_+scale:channel+bias+residual+gelu", "n1c3h9w20_k17r9s14_p4x14_d1x2_bf16_nchw",
     "n0c3h5w5_k8r3s3_f16_nhwc", "n1c3h3w130_k8r1s98_f16_nchw",
+    "n2c3h19w21_k16r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:110+scale:channel+bias+relu",
+    "n1c3h9w36_k37r3s3_p1_i8-i8-i8-i32_nchw_+scale:channel+bias+relu",
+    "n1c2h9w37_k33r3s5_p2_d2_u8-u8-i32-i32_nhwc_+zero:9",
+    "n1c4h9w20_k40r3s3_p1_reflect_i8-u8-u8-i32_nhwc_+zero:-5+scale:channel+bias+residual+silu",
+    "n2c1h9w21_k40r3s3_p1_u8-i16-f16-i32_nhwc_wmax255_+zero:200+scale:tensor",
 ]  # fmt: skip
 BORDERS = ("constant9.0", "reflect", "symmetric", "replicate", "circular")
 
@@ -66,6 +71,24 @@ def test_every_tile_is_right(text: str, kind: str) -> None:
     for config in some(CONFIGS, len(CONFIGS)):
         verdict = check_plan(METHOD.plan(problem, config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
+
+
+@pytest.mark.parametrize(("dtype", "pixel", "r", "s"), [("uint8", 255, 8, 8), ("int8", -128, 16, 15)])
+def test_sums_of_the_largest_bytes_are_exact(dtype: str, pixel: int, r: int, s: int) -> None:
+    """Sums are near 2^24, up to which float32 represents every integer."""
+    rng = np.random.default_rng(1)
+    x, w = np.full((1, 24, 40, 4), pixel, dtype), np.full((16, 4, r, s), pixel, dtype)
+    x[0, ::3, ::5] = pixel - pixel // abs(pixel)
+    w[:, 1, 1::2, ::3] = rng.integers(1, 100, w[:, 1, 1::2, ::3].shape)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.int64), (r, s), (1, 2))
+    expected = np.einsum("npqcrs,kcrs->npqk", windows, w.astype(np.int64))
+    w[0] = pixel
+    expected[..., 0] = np.einsum("npqcrs,crs->npq", windows, w[0].astype(np.int64))
+    assert 0.9 * 2**24 < expected.max() < 2**24
+    sums = convforge.Quantization(x=(1, 0), w=(1, 0))
+    device = hopper().facts.backend
+    found = convforge.conv2d(x, w, layout="NHWC", device=device, algorithm=METHOD.name, quantization=sums)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.one_in(6)
@@ -207,6 +230,7 @@ def test_auto_by_rule_takes_it_for_few_channels() -> None:
         "n8c3h224w224_k64r7s7_st2_p3_f16_nhwc": True, "n8c1h64w64_k16r3s3_p1_bf16_nchw": True,
         "n8c3h224w224_k4r3s3_p1_f16_nchw": False, "n8c8h56w56_k64r3s3_p1_f16_nhwc": False,
         "n8c4h56w56_k8r3s3_p1_g2_f16_nhwc": False, "n8c3h56w56_k64r3s3_p1_f32_nhwc": False,
+        "n8c3h224w224_k64r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:110+scale:channel+bias+relu": True,
     })  # fmt: skip
 
 
@@ -215,6 +239,9 @@ def test_other_problems_are_refused() -> None:
     for text, words in (
         ("n1c3h5w5_k16r3s3_f32_nhwc", "x and w must be of one type of float16"),
         ("n1c3h5w5_k16r3s3_f16-bf16-f32-f32_nhwc", "x and w must be of one type of float16"),
+        ("n1c3h5w5_k16r3s3_i8-f32-f32-f32_nhwc", "x and w must be of one type of float16"),
+        ("n1c3h5w5_k16r3s3_u8-i16-i32-i32_nhwc", "weights up to 32768 are not exact in float16"),
+        ("n1c4h50w50_k16r20s20_u8-i8-i32-i32_nhwc", "sums up to 52224000 are not exact in float32"),
         ("n1c5h5w5_k16r3s3_f16_nchw", "it is made for 4 channels at most, not 5"),
         ("n1c4h5w5_k16r3s3_g2_f16_nchw", "there are 2 groups"),
         ("n1c3h400w400_k16r99s99_f16_nchw", "bytes of shared memory; a block has"),

@@ -157,8 +157,8 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
     A block stages the part of the image that its outputs read, with contiguous channels of each pixel, and reads
-    factors from it directly (PTX ISA, mma.m16n8k16). It supports any stride, border, dilation and layout. 8-bit integers
-    become float16 in the patch, minus the zero point; their sums are exact.
+    factors from it directly (PTX ISA, mma.m16n8k16). It supports any stride, border, dilation and layout. 8-bit
+    integers become float16 in the patch, minus the zero point; their sums are exact.
     """
 
     name = "implicit_gemm_few_channels"
@@ -179,7 +179,9 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
         if problem.x_dtype not in BYTES or not is_integer(problem.acc_dtype):
             return types_refusal(problem, TYPES)
         if (most := problem.w_bound or magnitude(problem.w_dtype)) > MOST_WEIGHT:
-            return Reason("weights up to {most} are not exact in float16; up to {limit} are", most=most, limit=MOST_WEIGHT)
+            return Reason(
+                "weights up to {most} are not exact in float16; up to {limit} are", most=most, limit=MOST_WEIGHT
+            )
         if problem.largest_sum >= EXACT_SUMS:
             return Reason("sums up to {most} are not exact in float32", most=problem.largest_sum)
         return None
