@@ -61,6 +61,7 @@ def measure_steps(
     share = replace(rule, budget_s=rule.budget_s / len(names))
     cache = COLD_FACTOR * last_level_cache(plan.runtime.facts)
     cold = ring.size.cold and (not plan.workspace_bytes or plan.workspace_bytes >= cache)
+    operands = [plan.lay_operands(slot.operands) for slot in ring.slots]
     found = []
     for name in names:
         steps = only(plan.steps, name)
@@ -68,7 +69,7 @@ def measure_steps(
         def call(i: int, steps: tuple[Step, ...] = steps) -> None:
             slot, prepared = ring.slots[i], rig.prepared[i % len(rig.prepared)]
             out = plan.runtime.writable(slot.out)
-            buffers = plan.buffers(slot.x, prepared, slot.operands, out, rig.workspace)
+            buffers = plan.buffers(slot.x, prepared, operands[i], out, rig.workspace)
             for step in steps:
                 step.run(buffers, None)
 
