@@ -92,7 +92,9 @@ PARTS: dict[str, dict[str, Part]] = {
             search=6,
         ),
         "bytes": Part(
-            methods="implicit_gemm_int8,implicit_gemm_fp8,depthwise_channels,cudnn,cudnn_int8,cudnn_fp8", search=20
+            methods="implicit_gemm_int8,implicit_gemm_fp8,implicit_gemm_few_channels,depthwise_channels,depthwise_bytes,"
+            "cudnn,cudnn_int8,cudnn_fp8",
+            search=20,
         ),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
