@@ -25,6 +25,7 @@ from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
+from convforge.algorithms.implicit_gemm.dp4a import ImplicitGemmDp4a
 from convforge.algorithms.implicit_gemm.few_channels import ImplicitGemmFewChannels
 from convforge.algorithms.implicit_gemm.few_outputs import ImplicitGemmFewOutputs
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitGemmTf32Mma
@@ -68,7 +69,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmFewOutputs),
     *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8),
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
-    *(ImplicitGemmInt8Mma, ImplicitGemmFp8Mma),
+    *(ImplicitGemmInt8Mma, ImplicitGemmFp8Mma, ImplicitGemmDp4a),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(new(backend) for backend in ("cuda", "emulator") for new in _ON_DEVICE)
