@@ -14,7 +14,6 @@ struct KWords {
     static constexpr int CHANNELS = cfg::C_GROUP < 3 ? cfg::C_GROUP : 4, TAPS = 4 / CHANNELS;  // of a word
     static constexpr int WORDS = (cfg::C_GROUP + CHANNELS - 1) / CHANNELS;                     // of a tap, or of TAPS
     static constexpr int ACROSS = (cfg::S + TAPS - 1) / TAPS, DEPTH = cfg::R * ACROSS * WORDS;
-    static constexpr bool WHOLE = cfg::C_GROUP % 4 == 0;  // every byte has a channel
 
     int r, s, c;
 

@@ -31,7 +31,7 @@ constexpr int THREADS = Warps::THREADS;
 
 constexpr int DEPTH = KWords::DEPTH;
 constexpr bool K_MAJOR = cfg::CHANNELS_LAST && KWords::WORDS >= 4;  // neighbouring threads take words of a pixel
-constexpr int PER = K_MAJOR && KWords::WORDS % 4 == 0 && KWords::WHOLE ? 4 : 1;  // words of a load
+constexpr int PER = cfg::WHOLE_WORDS && K_MAJOR && KWords::WORDS % 4 == 0 ? 4 : 1;  // words of a load
 constexpr bool ONE_TAP = KWords::WORDS % cfg::BLOCK_K == 0;                     // all words of a step are of one tap
 
 // The corner of the window of a column.
@@ -48,7 +48,6 @@ static_assert(sizeof(Memory) <= cfg::SHARED_BYTES, "the host asks for the shared
 
 struct Dp4a {
     Gemm product;     // its b is not used
-    int vectors;      // true if PER words of x at a multiple of PER are aligned for one load
     const int *zero;  // zero point of x times the sum of the weights, for each filter; null without a zero point
 };
 
@@ -66,8 +65,12 @@ __device__ inline const x_t *pixel_of(const Conv &conv, const Corner &corner, in
     return conv.x + (corner.image + h * static_cast<index_t>(conv.x_strides.h) + w * static_cast<index_t>(conv.x_strides.w));
 }
 
-__device__ inline unsigned joined(const unsigned (&bytes)[4]) {
-    return __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0040), __byte_perm(bytes[2], bytes[3], 0x0040), 0x5410);
+// A word from the bytes that were loaded for it, or the word that was loaded.
+template <int BYTES>
+__device__ inline unsigned joined(const unsigned (&bytes)[BYTES]) {
+    if constexpr (BYTES == 1) return bytes[0];
+    const unsigned low = __byte_perm(bytes[0], bytes[1], 0x0040);
+    return __byte_perm(low, BYTES == 3 ? bytes[BYTES - 1] : __byte_perm(bytes[2], bytes[BYTES - 1], 0x0040), 0x5410);
 }
 
 __device__ inline unsigned byte_at(const x_t *from) { return *reinterpret_cast<const unsigned char *>(from); }
@@ -77,52 +80,44 @@ __device__ inline unsigned outside_word(const Conv &conv) {
     return static_cast<unsigned char>(conv.outside) * 0x01010101u;
 }
 
-// A thread's part of a tile of columns, gathered from the image.
+// A thread's part of a tile of columns, gathered from the image: words, or bytes that become words when they are stored
+// in the tile, because an instruction that joins them waits for their loads.
 struct ColumnPart {
     using Parts = Share<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, K_MAJOR, PER>;
-    unsigned words[Parts::COUNT][PER];
+    static constexpr int BYTES = cfg::WHOLE_WORDS ? 1 : cfg::C_GROUP == 3 ? 3 : 4;  // loads of a word
+    unsigned loads[Parts::COUNT][PER][BYTES];
 
     // Words of one tap, from channel c on. `pixel` is null outside the image.
-    __device__ __forceinline__ static void load_channels(unsigned (&to)[PER], const Conv &conv, bool vectors,
-                                                         const x_t *pixel, int c) {
-        const index_t step = conv.x_strides.c;
-        if (pixel == nullptr) {
+    __device__ __forceinline__ static void load_channels(unsigned (&to)[PER][BYTES], const Conv &conv, const x_t *pixel, int c) {
+        if constexpr (cfg::WHOLE_WORDS) {
+            Vector<unsigned, PER> several;
 #pragma unroll
-            for (int v = 0; v < PER; v++) to[v] = outside_word(conv);
-        } else if (cfg::CHANNELS_LAST && KWords::WHOLE && vectors) {
-            const auto several = load_vector<PER>(reinterpret_cast<const unsigned *>(pixel + c));
+            for (int v = 0; v < PER; v++) several.at[v] = outside_word(conv);
+            if (pixel != nullptr) several = load_vector<PER>(reinterpret_cast<const unsigned *>(pixel + c));
 #pragma unroll
-            for (int v = 0; v < PER; v++) to[v] = several.at[v];
+            for (int v = 0; v < PER; v++) to[v][0] = several.at[v];
         } else {
+            const index_t step = conv.x_strides.c;
 #pragma unroll
-            for (int v = 0; v < PER; v++) {
-                unsigned bytes[4];
-#pragma unroll
-                for (int b = 0; b < 4; b++) {
-                    const int channel = c + 4 * v + b;
-                    bytes[b] = KWords::exists(0, channel) ? byte_at(pixel + channel * step) : 0;
-                }
-                to[v] = joined(bytes);
-            }
+            for (int b = 0; b < BYTES; b++)  // a byte without a channel has weight 0
+                to[0][b] = pixel != nullptr && KWords::exists(0, c + b) ? byte_at(pixel + (c + b) * step) : conv.outside;
         }
     }
 
     // A word of several taps.
-    __device__ __forceinline__ static unsigned load_taps(const Conv &conv, const Corner &corner, const KWords &at) {
-        unsigned bytes[4];
+    __device__ __forceinline__ static void load_taps(unsigned (&to)[BYTES], const Conv &conv, const Corner &corner, const KWords &at) {
+        const index_t step = conv.x_strides.c;
 #pragma unroll
         for (int t = 0; t < KWords::TAPS; t++) {
             const int s = at.s + t;
             const x_t *pixel = KWords::exists(s, 0) ? pixel_of(conv, corner, at.r, s) : nullptr;
 #pragma unroll
             for (int c = 0; c < KWords::CHANNELS; c++)
-                bytes[t * KWords::CHANNELS + c] =
-                    pixel == nullptr ? outside_word(conv) & 255 : byte_at(pixel + c * static_cast<index_t>(conv.x_strides.c));
+                to[t * KWords::CHANNELS + c] = pixel != nullptr ? byte_at(pixel + c * step) : conv.outside;
         }
-        return joined(bytes);
     }
 
-    __device__ void load(const Conv &conv, bool vectors, const Corner (&corners)[cfg::BLOCK_N], int k0) {
+    __device__ void load(const Conv &conv, const Corner (&corners)[cfg::BLOCK_N], int k0) {
         const Parts share(threadIdx.x);
 #pragma unroll
         for (int i = 0; i < Parts::COUNT_X; i++) {
@@ -135,19 +130,13 @@ struct ColumnPart {
             for (int j = 0; j < Parts::COUNT_K; j++) {
                 if (!share.has(i * Parts::STEP_X, j * Parts::STEP_K)) continue;
                 const int k = share.k + j * Parts::STEP_K;
-                unsigned(&target)[PER] = words[i * Parts::COUNT_K + j];
-                if (!ONE_TAP && k0 + k >= DEPTH) {
-#pragma unroll
-                    for (int v = 0; v < PER; v++) target[v] = 0;
-                    continue;
-                }
+                auto &to = loads[i * Parts::COUNT_K + j];
                 if constexpr (ONE_TAP) {
-                    load_channels(target, conv, vectors, pixel, first.c + 4 * k);
-                } else if constexpr (KWords::TAPS > 1) {
-                    target[0] = load_taps(conv, corner, KWords(k0 + k));
-                } else {
-                    const KWords at(k0 + k);
-                    load_channels(target, conv, vectors, pixel_of(conv, corner, at.r, at.s), at.c);
+                    load_channels(to, conv, pixel, first.c + 4 * k);
+                } else {  // words beyond the last one have weight 0: they repeat it
+                    const KWords at(min(k0 + k, DEPTH - PER));
+                    if constexpr (KWords::TAPS > 1) load_taps(to[0], conv, corner, at);
+                    else load_channels(to, conv, pixel_of(conv, corner, at.r, at.s), at.c);
                 }
             }
         }
@@ -160,7 +149,7 @@ struct ColumnPart {
             const int dx = i / Parts::COUNT_K * Parts::STEP_X, dk = i % Parts::COUNT_K * Parts::STEP_K;
             if (!share.has(dx, dk)) continue;
 #pragma unroll
-            for (int v = 0; v < PER; v++) tile[share.k + dk + v][share.x + dx] = words[i][v];
+            for (int v = 0; v < PER; v++) tile[share.k + dk + v][share.x + dx] = joined(loads[i][v]);
         }
     }
 };
@@ -169,9 +158,8 @@ struct ColumnPart {
 struct ColumnLoader {
     using Part = ColumnPart;
     const Conv &conv;
-    const int &vectors;
     const Corner (&corners)[cfg::BLOCK_N];
-    __device__ __forceinline__ void load(Part &part, int k0) const { part.load(conv, vectors, corners, k0); }
+    __device__ __forceinline__ void load(Part &part, int k0) const { part.load(conv, corners, k0); }
 };
 
 // Stores a thread's squares of sums as bytes, for RESCALED results. The rows are filters.
@@ -261,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_dp4a(const _
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();
     const MatrixLoader<cfg::BLOCK_M, cfg::BLOCK_K, THREADS, false> weights = {a, tile.m, product.M, DEPTH};
-    const ColumnLoader columns = {conv, args.vectors, memory->corners};
+    const ColumnLoader columns = {conv, memory->corners};
     const Squares<cfg::THREAD_M, cfg::THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
     const Finish<out_t, Warps::LANES_M * 4, Warps::LANES_N * 4> finish = {args, tile, lane.m, lane.n};
     ::product(weights, columns, multiply, finish, memory->a, memory->b, DEPTH);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import starmap
 from typing import Any
 
@@ -18,7 +20,7 @@ from convforge.algorithms.implicit_gemm.device import tiling
 from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmInt8, bytes_refusal
 from convforge.algorithms.implicit_gemm.zero_point import NAME as TAP_SUMS
 from convforge.algorithms.implicit_gemm.zero_point import WithTapSums
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -31,8 +33,16 @@ WORD = "uint32"  # type of four bytes along K
 PRODUCTS = 3  # products in the time of one float32 multiply-add
 SIDE, ROWS = 32, 8  # threads of a block of pack_words.cu
 
+
+@dataclass(frozen=True, slots=True)
+class Dp4aConfig(WarpTile):
+    """Tiles of :class:`ImplicitGemmDp4a`: rows are filters, columns are pixels, block_k counts words."""
+
+    words: bool = True  # load words of x, 16 bytes of them if it may be; False: byte by byte, for any array
+
+
 # Filters and pixels of a block, words of a step; filters and pixels of a warp; those of a thread.
-TILES = tuple(starmap(WarpTile, (
+TILES = tuple(starmap(Dp4aConfig, (
     (128, 128, 16, 32, 64, 8, 8), (128, 128, 8, 32, 64, 8, 8), (64, 256, 8, 32, 64, 8, 8),
     (64, 128, 16, 32, 64, 8, 8), (64, 128, 8, 32, 64, 8, 8), (64, 64, 16, 32, 32, 8, 4), (64, 64, 8, 32, 32, 8, 4),
     (32, 256, 8, 32, 64, 8, 8), (32, 128, 16, 32, 32, 8, 4), (32, 128, 8, 32, 32, 8, 4), (16, 128, 8, 16, 32, 4, 4),
@@ -40,7 +50,7 @@ TILES = tuple(starmap(WarpTile, (
 )))  # fmt: skip
 
 
-class ImplicitGemmDp4a(DeviceConvolution[WarpTile]):
+class ImplicitGemmDp4a(DeviceConvolution[Dp4aConfig]):
     """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ) of words: four bytes along RSC, multiplied by dp4a.
 
     Sums are int32 and exact. The kernel multiplies stored pixels, and the stored value of the padding outside the image;
@@ -69,44 +79,74 @@ class ImplicitGemmDp4a(DeviceConvolution[WarpTile]):
                           first=FIRST, architecture=facts.architecture)  # fmt: skip
         return bytes_refusal(problem, self.types, self.results)
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
-        pixels = problem.n * problem.p * problem.q
+    def ways(self, problem: Conv2dProblem, config: Dp4aConfig) -> tuple[Way, ...]:
+        why = why_bytes(problem)
+        if config.words and why is None:
+            count = load_bytes(problem)
+            words = Reason("threads load {count} channels of a pixel at once", count=count)
+            otherwise = Reason(
+                "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between its channels, "
+                "threads load channels one by one: by another plan, which is compiled when it is first needed",
+                bytes=count,
+            )  # fmt: skip
+            return Way("words", "default", words), Way("bytes", "arrays", otherwise)
+        why = why or Reason("the config asks for it ({field})", field="words")
+        return (Way("bytes", "default", Reason("threads load channels one by one: {why}", why=why)),)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Dp4aConfig]:
+        """Valid configs, the shortest estimated time first; the last loads bytes where others load words."""
+        pixels, words = problem.n * problem.p * problem.q, words_of(problem)
         fit = [tile for tile in TILES if tile.fits(tiling(tile, problem), 4, facts)]
 
-        def time(tile: WarpTile) -> float:
-            steps = -(-words_of(problem) // tile.block_k) * tile.block_k / words_of(problem)  # the last one is padded
-            tiles = modelled_time(tiling(tile, problem), problem.k_per_group, pixels, problem.groups, facts)
-            return steps * tiles
+        def time(tile: Dp4aConfig) -> float:
+            steps = -(-words // tile.block_k) * tile.block_k / words  # the last step is padded
+            return steps * modelled_time(tiling(tile, problem), problem.k_per_group, pixels, problem.groups, facts)
 
-        return sorted(fit, key=time)
+        ordered = sorted(fit, key=time)
+        in_bytes = [replace(tile, words=False) for tile in ordered]
+        return [*ordered, in_bytes[0]] if why_bytes(problem) is None else in_bytes
 
-    def plan(self, problem: Conv2dProblem, config: WarpTile, runtime: Runtime) -> Plan:
+    def plan(self, problem: Conv2dProblem, config: Dp4aConfig, runtime: Runtime) -> Plan:
         pixels, nhwc = problem.n * problem.p * problem.q, problem.x_layout == "NHWC"
-        has_zero, words = problem.epilogue.x_zero_point != 0, words_of(problem)
+        has_zero, words = problem.epilogue.x_zero_point != 0, config.words and why_bytes(problem) is None
         product = Product(
             "algorithms/implicit_gemm/dp4a.cu", self.name, tiling(config, problem), runtime, False, nhwc, WORD, problem,
-            constants=constants(CHANNELS_LAST=nhwc, ZERO_POINT=has_zero), around=_around,
+            constants=constants(CHANNELS_LAST=nhwc, WHOLE_WORDS=words, ZERO_POINT=has_zero), around=_around,
         )  # fmt: skip
-        # Bytes of a load, and whether they are contiguous and aligned: strides of axes of length 1 count too.
-        each = 16 if problem.c_per_group % 16 == 0 else 4
-        whole = nhwc and problem.c_per_group % 4 == 0
-        vectors = dict.fromkeys("nhw", 2), {"c": 1}, each, 1
+        # Strides of axes of length 1 count too.
+        vectors = dict.fromkeys("nhw", 2), {"c": 1}, load_bytes(problem), 1
+        any_way = replace(config, words=False)
+        otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if words else None
 
         def columns(first: int) -> Launch:
             count = min(MOST_COLUMNS, pixels - first)
             info = product.info(problem.k_per_group, count, problem.groups, pdl=True)
 
             def arguments(buffers: Buffers) -> Any:
-                gemm = product.output(buffers, count, words, first)
+                gemm = product.output(buffers, count, words_of(problem), first)
                 conv = gemm.store.conv
-                aligned = whole and is_aligned(conv.x, conv.x_strides, *vectors)
-                zero = address(buffers["w"].tensors[TAP_SUMS]) if has_zero else None
-                return product.arguments(gemm, int(aligned), zero)
+                if words and not is_aligned(conv.x, conv.x_strides, *vectors):
+                    return None
+                return product.arguments(gemm, address(buffers["w"].tensors[TAP_SUMS]) if has_zero else None)
 
-            return Launch(info, product.kernel, arguments, runtime)
+            return Launch(info, product.kernel, arguments, runtime, otherwise=otherwise)
 
         steps = [columns(first) for first in range(0, max(pixels, 1), MOST_COLUMNS)]
         return Plan(self, problem, config, runtime, steps=steps, prepare=prepared(problem, runtime))
+
+
+def load_bytes(problem: Conv2dProblem) -> int:
+    """Bytes of a load of whole words of a group's channels."""
+    return 16 if problem.c_per_group % 16 == 0 else 4
+
+
+def why_bytes(problem: Conv2dProblem) -> Reason | None:
+    """The reason why channels cannot be loaded as words, whatever the alignment; None if they can."""
+    if problem.x_layout != "NHWC":
+        return Reason("x is in {layout}", layout=problem.x_layout)
+    if problem.c_per_group % 4:
+        return Reason("a group has {count} channels, no multiple of {piece}", count=problem.c_per_group, piece=4)
+    return None
 
 
 def words_of(problem: Conv2dProblem) -> int:
@@ -163,5 +203,5 @@ class WordPacker(Preparation):
 
 def _around(gemm: Any) -> type[ctypes.Structure]:
     """struct Dp4a of dp4a.cu."""
-    fields = [("product", gemm), ("vectors", ctypes.c_int), ("zero", ctypes.c_void_p)]
+    fields = [("product", gemm), ("zero", ctypes.c_void_p)]
     return type("Dp4a", (ctypes.Structure,), {"_fields_": fields})
