@@ -31,7 +31,7 @@ PROBLEMS = (
     *("m256n256k256_f16", "m256n256k256_tb_bf16", "m256n256k256_f32"),
     *("n2c3h56w56_k16r3s3_st1_p1_f16_nchw", "n2c3h56w56_k16r3s3_st1_p1_f32_nchw"),
     *("n1c64h56w56_k3r3s3_st1_p1_f16_nhwc", "n1c64h56w57_k3r3s3_st1_p1_f16_nchw"),
-    "n1c64h56w57_k64r3s3_st1_p1_f8e4m3-f8e4m3-f16-f32_nhwc",
+    *("n1c64h56w57_k64r3s3_st1_p1_f8e4m3-f8e4m3-f16-f32_nhwc", "n1c64h56w57_k64r3s3_st1_p1_u8-i8-u8-i32_nhwc"),
 )
 
 
@@ -79,6 +79,7 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
         "im2col_tf32",
         *("implicit_gemm_split_few_channels", "implicit_gemm_few_outputs"),
         *("implicit_gemm_int8", "implicit_gemm_fp8", "implicit_gemm_int8_mma", "implicit_gemm_fp8_mma"),
+        "implicit_gemm_dp4a",
     }
     found |= {"im2col"}  # its default has one way, other configs several
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}

@@ -53,8 +53,8 @@ TILES = tuple(starmap(Dp4aConfig, (
 class ImplicitGemmDp4a(DeviceConvolution[Dp4aConfig]):
     """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ) of words: four bytes along RSC, multiplied by dp4a.
 
-    Sums are int32 and exact. The kernel multiplies stored pixels, and the stored value of the padding outside the image;
-    from each sum it subtracts the zero point of x times the sum of the filter's weights. See PTX ISA, dp4a.
+    Sums are int32 and exact. The kernel multiplies stored pixels, and the stored value of the padding outside the
+    image. From each sum it subtracts the zero point of x times the sum of the filter's weights. See PTX ISA, dp4a.
     """
 
     name = "implicit_gemm_dp4a"
