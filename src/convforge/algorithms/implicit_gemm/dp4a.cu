@@ -2,6 +2,8 @@
 //
 // Since implicit_gemm: a number of a tile is a word of four bytes along K (words.cuh), so that one instruction adds four
 //           products, a load has four channels, and tiles are a quarter as large.
+// Threads   WarpTile divides the tile of BLOCK_M filters x BLOCK_N pixels: a warp has WARP_M x WARP_N of it, a thread
+//           THREAD_M x THREAD_N, in squares of 4 x 4.
 // Columns   gathered from the image: 16 bytes or a word at once where channels are contiguous and aligned (NHWC), else
 //           byte by byte, put together by __byte_perm. Neighbouring threads take neighbours in memory: pixels of a row,
 //           or channels (K_MAJOR).
@@ -10,7 +12,7 @@
 //           all taps of every window are multiplied, and the zero point of x is one number for each filter:
 //           sum of (x - zero) w = sum of x w - zero * (sum of w).
 // Bytes     as results are computed in float where that is exact, if the epilogue is a multiply-add (rescaled.cuh).
-// Tiles     those of implicit_gemm: two of each operand, the next in registers, THREAD_M x THREAD_N sums a thread.
+// Tiles     two of each operand, as in implicit_gemm; the loads of the next ones wait in registers.
 // Any       stride, padding, border, dilation, groups, layout, and types of x and w.
 // Limit     dp4a, minus the cost of the gather for each BLOCK_M products of a warp's threads. With few filters a group,
 //           rows of tiles beyond K_GROUP are wasted.
