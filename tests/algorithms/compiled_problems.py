@@ -168,6 +168,17 @@ OWN = {
             "n32c64h56w56_k64r3s3_p1_i8-i8-i32-i32_nhwc",
         ),
     ),
+    "direct_dp4a": (
+        (
+            "n32c128h56w56_k128r3s3_p1_g32_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+            "n32c128h56w56_k128r3s3_p1_g32_u8-i8-u8-i32_nchw_+scale:channel+bias+relu",
+        ),
+        (
+            "n32c256h28w28_k256r3s3_st2_p1_g32_i8-i8-f16-i32_nhwc_+zero:3+scale:channel+bias+residual+relu",
+            "n32c512h14w14_k512r3s3_p1_g32_u8-u8-i32-i32_nhwc", "n32c3h224w224_k64r7s7_st2_p3_u8-i8-u8-i32_nhwc",
+            "n2c14h9w7_k10r3s3_p1_reflect_g2_i8-u8-f32-i32_nchw_+zero:9+bias",
+        ),
+    ),
     "implicit_gemm_dp4a": (
         (
             "n32c64h56w56_k64r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",

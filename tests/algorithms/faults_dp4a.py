@@ -1,4 +1,4 @@
-"""Planted faults of implicit_gemm_dp4a: see faults.py. Its loop, squares and stores are those of gemm.cuh."""
+"""Planted faults of implicit_gemm_dp4a and direct_dp4a: see faults.py. The former's loop and squares are gemm.cuh's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.algorithms.planted import SYNC, Run, of_file
 
+from convforge.algorithms.direct.dp4a import StripConfig
 from convforge.algorithms.implicit_gemm.dp4a import Dp4aConfig
 
 # Sixteen bytes a load, of several taps a step, with ragged tiles; one tap a step; words; bytes of channels; three
@@ -21,6 +22,13 @@ THREE = replace(SIXTEEN, problem="n1c3h13w11_k16r5s4_st2_p2_i8-i8-i32-i32_nhwc_+
 TAPS = replace(SIXTEEN, problem="n1c1h9w12_k16r3s6_p1_u8-i8-i32-i32_nchw_+zero:5")
 FLIPPED = replace(SIXTEEN, problem="n1c2h9w12_k40r3s5_p1_flip_u8-i8-i32-i32_nchw")
 SINGLE = replace(SIXTEEN, problem="n1c16h5w5_k9r3s3_p1_u8-i8-u8-i32_nhwc_+scale:channel+bias")
+# Filters of a group, stored as vectors of filters; of pixels; groups that no thread divides, bytes of seven channels, a
+# dilation; results of another type.
+GROUPS = Run("direct_dp4a", "n2c32h9w11_k32r3s2_st2x1_p1_d1x2_g8_u8-i8-u8-i32_nhwc_+zero:99+scale:channel+bias",
+             StripConfig(32, 4, 4))  # fmt: skip
+PLANES = replace(GROUPS, problem="n2c16h7w8_k16r3s3_p1_g2_i8-u8-u8-i32_nchw_+zero:-9+scale:channel+bias")
+RAGGED = replace(GROUPS, problem="n1c14h6w7_k10r3s3_p1_g2_u8-i8-i32-i32_nchw_+zero:5")
+FEW = replace(GROUPS, problem="n1c14h6w7_k10r3s3_p1_g2_u8-i8-u8-i32_nhwc_+scale:channel+bias")
 
 DP4A_FAULTS = [
     *of_file("implicit_gemm/dp4a.cu", SIXTEEN,
@@ -72,5 +80,34 @@ DP4A_FAULTS = [
         ("all bytes at the first place", "byte << 8 * b", "byte"),
         ("the first filters again", "+ k0 + x] = square", "+ x] = square"),
         ("a square that is not transposed", "square[x][i];", "square[i][x];"),
+    ),
+    *of_file("direct/dp4a.cu", GROUPS,
+        ("pixels and weights of one type", "dp4a<x_t, w_t>(pixels", "dp4a<x_t, x_t>(pixels"),
+        ("the zero point left out", "sums[k][q] = -zero;", "sums[k][q] = 0;"),
+        ("the first group's zero points", "args.zero[at.group * cfg::K_GROUP + at.k", "args.zero[at.k"),
+        ("zeros for the zero point outside", "conv.outside) * 0x01010101u", "0) * 0x01010101u"),
+        ("the first group's weights", "conv.w) + (at.group * cfg::K_GROUP + at.k)", "conv.w) + at.k"),
+        ("the first group's channels", "at.n, at.group * cfg::C_GROUP, 0, 0)", "at.n, 0, 0, 0)"),
+        ("weights of the first word", "* KWords::WORDS + c) * cfg::K", "* KWords::WORDS) * cfg::K", PLANES),
+        ("weights of the first row", "(r * cfg::S + s) * KWords", "s * KWords"),
+        ("pixels without dilation", "+ s * cfg::DILATION_W], taps", "+ s], taps"),
+        ("rows without the stride", "at.p * cfg::STRIDE_H - conv.top", "at.p - conv.top"),
+        ("rows without dilation", "+ r * cfg::DILATION_H, conv.H", ", conv.H",
+         replace(GROUPS, problem="n1c32h9w11_k32r3s3_p1_d2x1_g8_u8-i8-i32-i32_nhwc")),
+        ("strips begin at the same pixel", "strip * cfg::TILE_Q,", "0,"),
+        ("columns beyond the image", "first + SEEN <= conv.W", "true"),
+        ("columns before the image", "first >= 0 && first", "first"),
+        ("channels of the first word", "(c + b) * static_cast<index_t>(conv.x_strides.c)",
+         "b * static_cast<index_t>(conv.x_strides.c)", PLANES),
+        ("filters beyond the last one", "from[min(k, left - 1)]", "from[0]", RAGGED),
+        ("results beyond the last filter", "(EVEN || at.k + k < cfg::K_GROUP) && ", "", RAGGED),
+        ("results beyond the last pixel", " && at.q + q < conv.Q ?", " && true ?", RAGGED),
+        ("vectors of some", "if (vectors && at(i, COUNT - 1) != nullptr)", "if (vectors)"),
+        ("the first filter's scale for all", "return by[filter(i, v)];", "return by[0];"),
+        ("the next filters' scales for pixels", "OF_FILTERS, own, [&]", "1, own, [&]",
+         replace(PLANES, problem="n4c16h9w16_k16r3s3_p1_g2_i8-u8-u8-i32_nchw_+scale:channel+bias")),
+        ("pixels for filters", "sums[filter(i, v)][pixel(i, v)];", "sums[pixel(i, v)][filter(i, v)];"),
+        ("threads beyond the last one", "* args.strips * UNITS) return;", "* args.strips * UNITS + 40) return;", FEW),
+        ("more filters a group than it has", "unit % BLOCKS * cfg::FILTERS", "0", FEW),
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""implicit_gemm_dp4a on a GPU or the emulator: zero points, borders, types, words and bytes of pixels, groups."""
+"""implicit_gemm_dp4a and direct_dp4a on a GPU or the emulator: zero points, borders, types, words and bytes, groups."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tests.judged import judge_of
 from tests.on_device import check_views
 
 import convforge
+from convforge.algorithms.direct.dp4a import StripConfig
 from convforge.algorithms.implicit_gemm.dp4a import Dp4aConfig
 from convforge.problem import PADDING_MODES, parse_problem
 from convforge.verify import check_plan, make_inputs
 
 DP4A: Any = method_of("conv2d", "implicit_gemm_dp4a")
+DIRECT: Any = method_of("conv2d", "direct_dp4a")
 pytestmark = needs_hopper
 
 # Sixteen channels a load, four, and bytes; several taps a word; both layouts, borders, groups, strides, dilation; every
@@ -41,6 +43,20 @@ PROBLEMS = [
     "n0c16h5w5_k8r3s3_u8-i8-u8-i32_nhwc_+zero:1",
 ]  # fmt: skip
 SMALL = Dp4aConfig(16, 128, 8, 16, 32, 4, 4)
+STRIP = StripConfig(32, 4, 4)
+# Small groups: words and bytes, vectors of filters and of pixels, strips that end beyond a row, every type of result.
+GROUPS = [
+    "n2c32h9w10_k32r3s3_p1_g8_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+    "n2c16h7w16_k16r3s3_p1_g4_u8-i8-i8-i32_nchw_+zero:3+scale:channel+bias+relu",
+    "n1c24h9w7_k48r3s2_st2_p2x1x1x0_d1x2_g3_i8-u8-i32-i32_nhwc_+zero:-5",
+    "n2c14h9w7_k10r3s2_p1x0x2x1_reflect_g2_u8-u8-u8-i32_nchw_+zero:9+bias",
+    "n1c32h6w7_k12r3s3_p1_constant9.0_g2_u8-i8-f32-i32_nhwc_+zero:7+scale:tensor+residual+silu",
+    "n1c20h6w8_k40r3s3_p1_g5_i8-i8-f16-i32_nhwc_+scale:channel+bias+relu",
+    "n2c3h15w14_k16r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:120+scale:channel+bias+relu",
+    "n1c64h5w6_k64r3s3_p1_flip_g8_u8-i8-i16-i32_nchw_+zero:50",
+    "n1c16h6w8_k16r3s3_p1_g2_u8-i8-u8-i32_nhwc_+zero:5+scale:channel+bias+residual+out:0.5:3",
+    "n0c16h5w5_k8r3s3_g2_u8-i8-u8-i32_nhwc_+zero:1",
+]  # fmt: skip
 
 
 @pytest.mark.one_in(17)
@@ -54,13 +70,24 @@ def test_tiles_are_right(text: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
+@pytest.mark.one_in(10)
+@pytest.mark.parametrize("kind", ["normal", "integers"])
+@pytest.mark.parametrize("text", GROUPS)
+def test_strips_are_right(text: str, kind: str) -> None:
+    problem: Any = parse_problem(text)
+    for config in some(DIRECT.configs(problem, hopper().facts), 20 if is_gpu() else 2):
+        verdict = check_plan(DIRECT.plan(problem, config, hopper()), judge_of(text, kind))
+        assert verdict.ok, f"{config}: {verdict.message}"
+
+
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(("x", "w"), list(product(("u8", "i8"), repeat=2)))
 def test_every_pair_of_types(x: str, w: str) -> None:
     for what in (f"c16h5w6_k9r3s3_p1_{x}-{w}-i32-i32_nhwc_+zero:3", f"c3h5w6_k9r3s3_p1_{x}-{w}-i32-i32_nchw_+zero:3"):
         text = f"n1{what}"
-        verdict = check_plan(DP4A.plan(parse_problem(text), SMALL, hopper()), judge_of(text, "normal"))
-        assert verdict.ok, f"{text}: {verdict.message}"
+        for method, config in ((DP4A, SMALL), (DIRECT, STRIP)):
+            verdict = check_plan(method.plan(parse_problem(text), config, hopper()), judge_of(text, "normal"))
+            assert verdict.ok, f"{method.name} {text}: {verdict.message}"
 
 
 @pytest.mark.one_in(6)
@@ -73,13 +100,16 @@ def test_zero_points_at_every_border(border: str) -> None:
         "c2h7w9_k20r3s5_p1x2x2x1_{}g2_i8-i8-i32-i32_nhwc_+zero:-7",
     ):
         text = f"n2{what.format(mode)}"
-        verdict = check_plan(DP4A.plan(parse_problem(text), SMALL, hopper()), judge_of(text, "normal"))
-        assert verdict.ok, f"{text}: {verdict.message}"
+        for method, config in ((DP4A, SMALL), (DIRECT, STRIP)):
+            if method.refuses(parse_problem(text), hopper().facts) is None:
+                verdict = check_plan(method.plan(parse_problem(text), config, hopper()), judge_of(text, "normal"))
+                assert verdict.ok, f"{method.name} {text}: {verdict.message}"
 
 
 @on_gpu_alone
+@pytest.mark.parametrize("method", ["implicit_gemm_dp4a", "direct_dp4a"])
 @pytest.mark.parametrize("ahead", [16, 4, 3])
-def test_parts_of_larger_arrays(ahead: int) -> None:
+def test_parts_of_larger_arrays(method: str, ahead: int) -> None:
     """Channels that begin at a multiple of 16 bytes, or not; rows with gaps."""
     torch = pytest.importorskip("torch")
     wide = torch.randint(0, 256, (2, 20, 20, 64), device="cuda").to(torch.uint8)
@@ -87,7 +117,7 @@ def test_parts_of_larger_arrays(ahead: int) -> None:
     x = wide[:, 1:18, 2:19, ahead : ahead + 32]
     expected = torch.nn.functional.conv2d(x.permute(0, 3, 1, 2).double(), w.double(), padding=1).permute(0, 2, 3, 1)
     found = convforge.conv2d(
-        x, w, padding=1, layout="NHWC", algorithm="implicit_gemm_dp4a",
+        x, w, padding=1, layout="NHWC", algorithm=method,
         quantization=convforge.Quantization(x=(1.0, 0), w=(1.0, 0), output=None),
     )  # fmt: skip
     torch.testing.assert_close(found, expected.to(torch.int32), rtol=0, atol=0)
@@ -99,7 +129,8 @@ def test_parts_of_larger_arrays(ahead: int) -> None:
 def test_arrays_with_gaps_around_them(layout: str, ahead: int) -> None:
     """Pixels that are aligned for words and those that are not, which another plan loads byte by byte."""
     problem: Any = parse_problem(f"n2c16h6w16_k24r3s3_p1_u8-i8-u8-i32_{layout}_+zero:5")
-    check_views(DP4A.plan(problem, SMALL, hopper()), make_inputs(problem, "integers"), ahead)
+    for method, config in ((DP4A, SMALL), (DIRECT, STRIP)):
+        check_views(method.plan(problem, config, hopper()), make_inputs(problem, "integers"), ahead)
 
 
 @on_gpu_alone
@@ -114,9 +145,10 @@ def test_arrays_with_gaps_around_them(layout: str, ahead: int) -> None:
 def test_layers_of_networks(text: str) -> None:
     for layout in ("nhwc", "nchw"):
         own = text.format(layout)
-        for config in DP4A.configs(parse_problem(own), hopper().facts):
-            verdict = check_plan(DP4A.plan(parse_problem(own), config, hopper()), judge_of(own, "normal"))
-            assert verdict.ok, f"{config}: {verdict.message}"
+        for method in (DP4A, DIRECT):
+            for config in method.configs(parse_problem(own), hopper().facts):
+                verdict = check_plan(method.plan(parse_problem(own), config, hopper()), judge_of(own, "normal"))
+                assert verdict.ok, f"{method.name} {config}: {verdict.message}"
 
 
 def test_what_is_refused_and_where_auto_takes_it() -> None:
@@ -129,3 +161,8 @@ def test_what_is_refused_and_where_auto_takes_it() -> None:
     depthwise: Any = parse_problem("n8c64h56w56_k64r3s3_p1_g64_u8-i8-u8-i32_nchw")
     taken = [DP4A.preference_for(problem, facts[75]) is not None for problem in (layer, first, depthwise)]
     assert taken == [True, True, False]
+    assert "at least 3 channels, not 1" in str(DIRECT.refuses(depthwise, facts[75]))
+    wide: Any = parse_problem("n1c4h9w200_k4r1s130_u8-i8-i32-i32_nhwc")
+    assert "fit in its registers" in str(DIRECT.refuses(wide, facts[75]))
+    groups: Any = parse_problem("n8c128h56w56_k128r3s3_p1_g32_u8-i8-u8-i32_nchw")
+    assert [DIRECT.preference_for(problem, facts[75]) is not None for problem in (layer, groups)] == [False, True]

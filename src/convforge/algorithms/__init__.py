@@ -59,7 +59,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 # The same methods on GPUs, in CUDA C++; the emulator runs the same files on the CPU.
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
-    *(direct.DirectSmall, direct.DirectMma),
+    *(direct.DirectSmall, direct.DirectMma, direct.DirectDp4a),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes, depthwise.DepthwiseRows, depthwise.DepthwiseMma),
     depthwise.DepthwiseBatch,
     *(fft.Fft, fused.FftFused, separable.Separable),

@@ -74,10 +74,7 @@ class ImplicitGemmDp4a(DeviceConvolution[Dp4aConfig]):
         return Preference(Rank.BYTES, "8-bit integers: one instruction adds four products")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if Architecture.parse(facts.architecture).number < FIRST:
-            return Reason("dp4a came with sm_{first}; this is {architecture}",
-                          first=FIRST, architecture=facts.architecture)  # fmt: skip
-        return bytes_refusal(problem, self.types, self.results)
+        return dp4a_refusal(problem, facts)
 
     def ways(self, problem: Conv2dProblem, config: Dp4aConfig) -> tuple[Way, ...]:
         why = why_bytes(problem)
@@ -133,6 +130,14 @@ class ImplicitGemmDp4a(DeviceConvolution[Dp4aConfig]):
 
         steps = [columns(first) for first in range(0, max(pixels, 1), MOST_COLUMNS)]
         return Plan(self, problem, config, runtime, steps=steps, prepare=prepared(problem, runtime))
+
+
+def dp4a_refusal(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+    """The reason why a device has no dp4a, or dp4a does not take the types of a problem; None if it does."""
+    if Architecture.parse(facts.architecture).number < FIRST:
+        return Reason("dp4a came with sm_{first}; this is {architecture}",
+                      first=FIRST, architecture=facts.architecture)  # fmt: skip
+    return bytes_refusal(problem, tuple(ImplicitGemmInt8.types), ImplicitGemmInt8.results)
 
 
 def load_bytes(problem: Conv2dProblem) -> int:
