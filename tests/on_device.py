@@ -92,7 +92,7 @@ def takes(algorithm: Any, text: str) -> bool:
         return {problem.x_dtype, problem.w_dtype} <= taken and problem.out_dtype in algorithm.results
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_dp4a":
         bytes_ = {problem.x_dtype, problem.w_dtype} <= {*algorithm.types} and problem.out_dtype in algorithm.results
-        return bytes_ and problem.c_per_group >= 3 and (problem.s - 1) * problem.dilation[1] < 120
+        return bytes_ and (problem.s - 1) * problem.dilation[1] < 120
     if isinstance(problem, Conv2dProblem) and algorithm.name == "im2col_tf32":
         return problem.acc_dtype == problem.out_dtype == "float32"
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":

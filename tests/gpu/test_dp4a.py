@@ -55,6 +55,7 @@ GROUPS = [
     "n2c3h15w14_k16r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:120+scale:channel+bias+relu",
     "n1c64h5w6_k64r3s3_p1_flip_g8_u8-i8-i16-i32_nchw_+zero:50",
     "n1c16h6w8_k16r3s3_p1_g2_u8-i8-u8-i32_nhwc_+zero:5+scale:channel+bias+residual+out:0.5:3",
+    "n1c8h6w7_k8r3s3_p1_g8_u8-i8-u8-i32_nhwc_+zero:5",
     "n0c16h5w5_k8r3s3_g2_u8-i8-u8-i32_nhwc_+zero:1",
 ]  # fmt: skip
 
@@ -161,8 +162,11 @@ def test_what_is_refused_and_where_auto_takes_it() -> None:
     depthwise: Any = parse_problem("n8c64h56w56_k64r3s3_p1_g64_u8-i8-u8-i32_nchw")
     taken = [DP4A.preference_for(problem, facts[75]) is not None for problem in (layer, first, depthwise)]
     assert taken == [True, True, False]
-    assert "at least 3 channels, not 1" in str(DIRECT.refuses(depthwise, facts[75]))
     wide: Any = parse_problem("n1c4h9w200_k4r1s130_u8-i8-i32-i32_nhwc")
     assert "fit in its registers" in str(DIRECT.refuses(wide, facts[75]))
     groups: Any = parse_problem("n8c128h56w56_k128r3s3_p1_g32_u8-i8-u8-i32_nchw")
-    assert [DIRECT.preference_for(problem, facts[75]) is not None for problem in (layer, groups)] == [False, True]
+    assert [DIRECT.preference_for(problem, facts[75]) is not None for problem in (layer, depthwise, groups)] == [
+        False,
+        False,
+        True,
+    ]

@@ -12,6 +12,6 @@ from convforge.algorithms.direct.tiled import DirectTiled, TiledConfig
 
 __all__ = [
     "BoxesConfig", "ConstantConfig", "DirectBoxes", "DirectConstant", "DirectDp4a", "DirectMma", "DirectNaive",
-    "DirectShared", "DirectSmall", "DirectTiled", "MmaConfig", "NaiveConfig", "SharedConfig", "SmallConfig", "StripConfig",
-    "TiledConfig",
+    "DirectShared", "DirectSmall", "DirectTiled", "MmaConfig", "NaiveConfig", "SharedConfig", "SmallConfig",
+    "StripConfig", "TiledConfig",
 ]  # fmt: skip

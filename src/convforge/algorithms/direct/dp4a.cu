@@ -9,7 +9,7 @@
 // Weights   packed (KWords::DEPTH, K) by pack_words.cu, so that the filters of a thread are one vector (words.cuh).
 // Outside   the image, the stored value of the padding: see implicit_gemm_dp4a, whose zero point this kernel has too.
 // Bytes     as results are computed in float where that is exact, if the epilogue is a multiply-add (rescaled.cuh).
-// Any       stride, padding, border, dilation, groups and layout, from three channels a group on.
+// Any       stride, padding, border, dilation, groups and layout.
 // Limit     dp4a, with four filters a thread or more; then the loads of pixels.
 #include "border.cuh"
 #include "memory.cuh"
@@ -98,20 +98,19 @@ __device__ __forceinline__ void load_filters(unsigned (&words)[cfg::FILTERS], co
     }
 }
 
-// Stores results of type Out; COUNT of them are neighbours. value(i, v): neighbour v of run i; at(i, v): its place, or
-// null if there is none.
-template <int RUNS, int COUNT, class Run, class At>
-__device__ __forceinline__ void store_runs(bool vectors, const Run &run, const At &at) {
+// Stores runs of COUNT neighbours: run(i) returns run i. exists(i, v): there is its neighbour v; at(i, v): the place.
+template <int RUNS, int COUNT, class Run, class Exists, class At>
+__device__ __forceinline__ void store_runs(bool vectors, const Run &run, const Exists &exists, const At &at) {
 #pragma unroll
     for (int i = 0; i < RUNS; i++) {
         const auto values = run(i);
-        if (vectors && at(i, COUNT - 1) != nullptr) {
+        if (vectors && exists(i, COUNT - 1)) {
             store_vector(at(i, 0), values);
             continue;
         }
 #pragma unroll
         for (int v = 0; v < COUNT; v++)
-            if (out_t *to = at(i, v)) *to = values.at[v];
+            if (exists(i, v)) *at(i, v) = values.at[v];
     }
 }
 
@@ -128,10 +127,10 @@ __device__ __forceinline__ void finish(const DirectDp4a &args, const Strip &at, 
     // Filter and pixel of neighbour v of run i.
     const auto filter = [](int i, int v) { return OF_FILTERS ? i * COUNT % LENGTH + v : i * COUNT / LENGTH; };
     const auto pixel = [](int i, int v) { return OF_FILTERS ? i * COUNT / LENGTH : i * COUNT % LENGTH + v; };
-    const auto place = [&](int i, int v) -> out_t * {
-        const int k = filter(i, v), q = pixel(i, v);
-        return (EVEN || at.k + k < cfg::K_GROUP) && at.q + q < conv.Q ? first + (k * step_k + q * step_q) : nullptr;
+    const auto exists = [&](int i, int v) {
+        return (EVEN || at.k + filter(i, v) < cfg::K_GROUP) && at.q + pixel(i, v) < conv.Q;
     };
+    const auto place = [&](int i, int v) { return first + (filter(i, v) * step_k + pixel(i, v) * step_q); };
     if constexpr (RESCALED<Out>) {
         Rescaling by[cfg::FILTERS];
 #pragma unroll
@@ -144,17 +143,17 @@ __device__ __forceinline__ void finish(const DirectDp4a &args, const Strip &at, 
 #pragma unroll
             for (int v = 0; v < COUNT; v++) own[v] = sums[filter(i, v)][pixel(i, v)];
             return rescale<Out>(conv, at.group, at.k + filter(i, 0), OF_FILTERS, own, [&](int v) { return by[filter(i, v)]; });
-        }, place);
+        }, exists, place);
     } else {
         store_runs<RUNS, COUNT>(args.vectors, [&](int i) {
             Vector<Out, COUNT> values;
 #pragma unroll
             for (int v = 0; v < COUNT; v++)
-                if (place(i, v) != nullptr)
+                if (exists(i, v))
                     values.at[v] = output_value(conv, at.n, first_k + at.k + filter(i, v), at.p, at.q + pixel(i, v),
                                                 sums[filter(i, v)][pixel(i, v)]);
             return values;
-        }, place);
+        }, exists, place);
     }
 }
 

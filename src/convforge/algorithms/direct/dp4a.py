@@ -58,18 +58,13 @@ class DirectDp4a(DeviceConvolution[StripConfig]):
         return Work(problem.flops / PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        if problem.groups == 1 or not 3 <= problem.k_per_group < 16 or problem.c_per_group > 32:
+        small = 3 <= problem.c_per_group <= 32 and 3 <= problem.k_per_group < 16
+        if problem.groups == 1 or not small:
             return None
         return Preference(Rank.BYTES, "8-bit integers in small groups: one instruction adds four products")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if (reason := dp4a_refusal(problem, facts)) is not None:
-            return reason
-        if problem.c_per_group < 3:
-            return Reason(
-                "a group must have at least {least} channels, not {count}", least=3, count=problem.c_per_group
-            )
-        return _refusal(problem, StripConfig(tile_q=1))
+        return dp4a_refusal(problem, facts) or _refusal(problem, StripConfig(tile_q=1))
 
     def ways(self, problem: Conv2dProblem, config: StripConfig) -> tuple[Way, ...]:
         why = why_bytes(problem)
@@ -106,7 +101,7 @@ class DirectDp4a(DeviceConvolution[StripConfig]):
         lines = (*conv_constants(problem), *constants(
             THREADS=config.threads, TILE_Q=config.tile_q, FILTERS=config.filters, WHOLE_WORDS=words,
             CHANNELS_LAST=problem.x_layout == "NHWC", OUT_CHANNELS_LAST=problem.out_layout == "NHWC",
-            ZERO_POINT=has_zero,
+            ZERO_POINT=has_zero, SEVERAL_TAPS=False,
         ))  # fmt: skip
         kernel = runtime.compile(KernelSource("algorithms/direct/dp4a.cu", self.name, lines, struct, "DirectDp4a"))
         strips = -(-problem.q // config.tile_q)
@@ -129,7 +124,9 @@ class DirectDp4a(DeviceConvolution[StripConfig]):
 
         info = with_occupancy_cap(runtime, kernel, info)
         launch = Launch(info, kernel, arguments, runtime, otherwise=otherwise)
-        return Plan(self, problem, config, runtime, steps=[launch], prepare=prepared(problem, runtime))
+        return Plan(
+            self, problem, config, runtime, steps=[launch], prepare=prepared(problem, runtime, several_taps=False)
+        )
 
 
 def _stored(problem: Conv2dProblem, config: StripConfig) -> tuple[dict[str, int], dict[str, int], int] | None:

@@ -108,7 +108,8 @@ class ImplicitGemmDp4a(DeviceConvolution[Dp4aConfig]):
         has_zero, words = problem.epilogue.x_zero_point != 0, config.words and why_bytes(problem) is None
         product = Product(
             "algorithms/implicit_gemm/dp4a.cu", self.name, tiling(config, problem), runtime, False, nhwc, WORD, problem,
-            constants=constants(CHANNELS_LAST=nhwc, WHOLE_WORDS=words, ZERO_POINT=has_zero), around=_around,
+            constants=constants(CHANNELS_LAST=nhwc, WHOLE_WORDS=words, ZERO_POINT=has_zero, SEVERAL_TAPS=True),
+            around=_around,
         )  # fmt: skip
         # Strides of axes of length 1 count too.
         vectors = dict.fromkeys("nhw", 2), {"c": 1}, load_bytes(problem), 1
@@ -154,8 +155,8 @@ def why_bytes(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
-def words_of(problem: Conv2dProblem) -> int:
-    """Words of a filter (KWords::DEPTH of words.cuh).
+def words_of(problem: Conv2dProblem, several_taps: bool = True) -> int:
+    """Words of a filter (KWords::DEPTH of words.cuh); with few channels one may have `several_taps`.
 
     Examples
     --------
@@ -163,13 +164,13 @@ def words_of(problem: Conv2dProblem) -> int:
     >>> words_of(first), words_of(first.replace(c=1)), words_of(first.replace(c=64))  # 49, 7 * 2, 49 * 16
     (49, 14, 784)
     """
-    taps = {1: 4, 2: 2}.get(problem.c_per_group, 1)
+    taps = {1: 4, 2: 2}.get(problem.c_per_group, 1) if several_taps else 1
     return problem.r * -(-problem.s // taps) * -(-problem.c_per_group // 4)
 
 
-def prepared(problem: Conv2dProblem, runtime: Runtime) -> Preparation:
+def prepared(problem: Conv2dProblem, runtime: Runtime, several_taps: bool = True) -> Preparation:
     """The preparation of the weights, with the sums of the filters if x has a zero point."""
-    packed = WordPacker(problem, runtime)
+    packed = WordPacker(problem, runtime, several_taps)
     if not problem.epilogue.x_zero_point:
         return packed
     # As if any border were stored pixels: then every output has all taps of its window.
@@ -189,11 +190,11 @@ class _PackWords(ctypes.Structure):
 class WordPacker(Preparation):
     """Packs the weights as words along K, with the filters innermost: its tensor "w" has the shape (words, K)."""
 
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
-        words, k, flip = words_of(problem), problem.k, int(problem.mode == "convolution")
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, several_taps: bool = True) -> None:
+        words, k, flip = words_of(problem, several_taps), problem.k, int(problem.mode == "convolution")
         lines = (
             *ElementTypes(acc="int32").prelude(),
-            *constants(C_GROUP=problem.c_per_group, R=problem.r, S=problem.s),
+            *constants(C_GROUP=problem.c_per_group, R=problem.r, S=problem.s, SEVERAL_TAPS=several_taps),
         )
         source = KernelSource("algorithms/implicit_gemm/pack_words.cu", "pack_words", lines, _PackWords, "PackWords")
         info = LaunchInfo("pack_words", (-(-k // SIDE) * -(-words // SIDE),), (SIDE, ROWS), pdl=True)
