@@ -86,9 +86,16 @@ def takes(algorithm: Any, text: str) -> bool:
         return alike and problem.groups == 1 and problem.c <= 4 and problem.taps >= 16
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32_mma":
         return {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float32"}
-    if isinstance(problem, Conv2dProblem) and algorithm.name in ("implicit_gemm_int8_mma", "implicit_gemm_fp8_mma"):
+    if isinstance(problem, Conv2dProblem) and algorithm.name in (
+        "implicit_gemm_int8_mma",
+        "implicit_gemm_fp8_mma",
+        "implicit_gemm_dp4a",
+    ):
         taken = {*algorithm.types}
         return {problem.x_dtype, problem.w_dtype} <= taken and problem.out_dtype in algorithm.results
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_dp4a":
+        bytes_ = {problem.x_dtype, problem.w_dtype} <= {*algorithm.types} and problem.out_dtype in algorithm.results
+        return bytes_ and (problem.s - 1) * problem.dilation[1] < 120
     if isinstance(problem, Conv2dProblem) and algorithm.name == "im2col_tf32":
         return problem.acc_dtype == problem.out_dtype == "float32"
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":

@@ -171,6 +171,30 @@ OWN = {
             "n32c64h56w56_k64r3s3_p1_i8-i8-i32-i32_nhwc",
         ),
     ),
+    "direct_dp4a": (
+        (
+            "n32c128h56w56_k128r3s3_p1_g32_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+            "n32c128h56w56_k128r3s3_p1_g32_u8-i8-u8-i32_nchw_+scale:channel+bias+relu",
+        ),
+        (
+            "n32c256h28w28_k256r3s3_st2_p1_g32_i8-i8-f16-i32_nhwc_+zero:3+scale:channel+bias+residual+relu",
+            "n32c512h14w14_k512r3s3_p1_g32_u8-u8-i32-i32_nhwc", "n32c3h224w224_k64r7s7_st2_p3_u8-i8-u8-i32_nhwc",
+            "n2c14h9w7_k10r3s3_p1_reflect_g2_i8-u8-f32-i32_nchw_+zero:9+bias",
+        ),
+    ),
+    "implicit_gemm_dp4a": (
+        (
+            "n32c64h56w56_k64r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+            "n32c3h224w224_k64r7s7_st2_p3_u8-i8-u8-i32_nchw_+zero:128+scale:channel+bias",
+        ),
+        (
+            "n32c128h28w28_k128r3s3_p1_u8-i8-u8-i32_nchw_+zero:128+scale:channel+bias+relu",
+            "n32c64h56w56_k256r1s1_i8-i8-f16-i32_nhwc_+zero:3+scale:channel+bias+residual+relu",
+            "n2c12h9w7_k40r3s3_p1_reflect_g2_u8-i8-f32-i32_nhwc_+zero:9+bias",
+            "n32c1h28w28_k16r3s3_p1_u8-u8-u8-i32_nchw_+scale:channel+bias",
+            "n32c128h56w56_k128r3s3_p1_g32_i8-u8-i32-i32_nhwc",
+        ),
+    ),
     "implicit_gemm_fp8_mma": (
         (
             "n32c64h56w56_k64r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8",
@@ -294,7 +318,7 @@ FIRST_ARCHITECTURE = {
     "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
     "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
     "implicit_gemm_split_few_channels": 80, "few_filters": 80, "implicit_gemm_few_outputs": 80, "tap_columns": 80,
-    "implicit_gemm_int8_mma": 80, "tap_sums": 80, "implicit_gemm_fp8_mma": 89,
+    "implicit_gemm_int8_mma": 80, "implicit_gemm_fp8_mma": 89,
     "implicit_gemm_split_mma": 80, "gemm_split_mma": 80, "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.

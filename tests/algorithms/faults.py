@@ -18,6 +18,7 @@ from dataclasses import replace
 from tests.algorithms.faults_bytes_mma import BYTES_MMA_FAULTS
 from tests.algorithms.faults_depthwise_batch import BATCH_FAULTS
 from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
+from tests.algorithms.faults_dp4a import DP4A_FAULTS
 from tests.algorithms.faults_few_channels import FEW_CHANNELS_FAULTS
 from tests.algorithms.faults_few_outputs import FEW_OUTPUTS_FAULTS
 from tests.algorithms.faults_fft import FFT_FAULTS
@@ -369,6 +370,7 @@ FAULTS = [
     *SPLIT_FEW_CHANNELS_FAULTS,
     *SPLIT_MMA_FAULTS,
     *BYTES_MMA_FAULTS,
+    *DP4A_FAULTS,
     *SEPARABLE_FAULTS,
     *of_file("direct/tiled.cu", TILED,
         ("no halo columns", "cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1", "cfg::STRIDE_W + 1"),

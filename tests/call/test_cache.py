@@ -402,7 +402,12 @@ def test_every_method_called_again_is_right(library: ALibrary, method: str) -> N
     ):
         for _ in range(3):
             x, taps = whole(2, channels, 16, 16), whole(outputs, channels // groups, 3, 3)
-            if method == "direct_mma":  # of bytes alone
+            if method in (
+                "direct_mma",
+                "direct_dp4a",
+                "implicit_gemm_int8_mma",
+                "implicit_gemm_dp4a",
+            ):  # of bytes alone
                 x, taps = np.abs(x).astype(np.uint8), taps.astype(np.int8)
             of_16_bits = ("depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma", "implicit_gemm_mma")
             if method in (*of_16_bits, "implicit_gemm_few_channels", "implicit_gemm_few_outputs"):

@@ -58,7 +58,7 @@ def text_for(algorithm: Any) -> str:
         "implicit_gemm_split_mma",
     ):
         return LAYER.replace("f16", "f32")
-    if algorithm.name == "implicit_gemm_int8_mma":
+    if algorithm.name in ("implicit_gemm_int8_mma", "implicit_gemm_dp4a", "direct_dp4a"):
         return LAYER.replace("f16", "u8-i8-u8-i32")
     if algorithm.name == "implicit_gemm_fp8_mma":
         return LAYER.replace("f16", "f8e4m3-f8e4m3-f16-f32")

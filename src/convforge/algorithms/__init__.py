@@ -25,6 +25,7 @@ from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
+from convforge.algorithms.implicit_gemm.dp4a import ImplicitGemmDp4a
 from convforge.algorithms.implicit_gemm.few_channels import ImplicitGemmFewChannels
 from convforge.algorithms.implicit_gemm.few_outputs import ImplicitGemmFewOutputs
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitGemmTf32Mma
@@ -58,7 +59,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 # The same methods on GPUs, in CUDA C++; the emulator runs the same files on the CPU.
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
-    *(direct.DirectSmall, direct.DirectMma),
+    *(direct.DirectSmall, direct.DirectMma, direct.DirectDp4a),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes, depthwise.DepthwiseRows, depthwise.DepthwiseMma),
     *(depthwise.DepthwiseBatch, depthwise.DepthwiseDp4a, depthwise.DepthwiseBytes),
     *(fft.Fft, fused.FftFused, separable.Separable),
@@ -68,7 +69,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmFewOutputs),
     *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8),
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
-    *(ImplicitGemmInt8Mma, ImplicitGemmFp8Mma),
+    *(ImplicitGemmInt8Mma, ImplicitGemmFp8Mma, ImplicitGemmDp4a),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(new(backend) for backend in ("cuda", "emulator") for new in _ON_DEVICE)

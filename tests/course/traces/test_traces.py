@@ -87,6 +87,16 @@ OTHERS = [
         "block_m=32,block_n=32,block_k=64,warp_m=16,warp_n=32,stages=2",
     ),
     (
+        "direct_dp4a",
+        "n1c32h9w10_k32r3s3_p1_g8_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+        "threads=32,tile_q=4,filters=4",
+    ),
+    (
+        "implicit_gemm_dp4a",
+        "n1c32h9w10_k24r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+        "block_m=32,block_n=128,block_k=8,warp_m=32,warp_n=32,thread_m=8,thread_n=4",
+    ),
+    (
         "implicit_gemm_fp8_mma",
         "n1c32h9w10_k24r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8",
         "block_m=32,block_n=32,block_k=64,warp_m=16,warp_n=16,stages=2",

@@ -24,6 +24,7 @@ TYPES = {
     "uint16": "unsigned short",
     "int16": "short",
     "int32": "int",
+    "uint32": "unsigned",
     "float8_e4m3fn": "e4m3_t",
     "float8_e5m2": "e5m2_t",
 }
