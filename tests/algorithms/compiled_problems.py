@@ -196,6 +196,10 @@ OWN = {
         ("n32c128h28w28_k128r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8_+scale:tensor",),
         ("n32c256h14w14_k256r3s3_p1_f8e5m2-f8e4m3-f8e4m3-f32_nhwc_math-fp8_+scale:tensor+bias+relu",),
     ),
+    "implicit_gemm_fp8_fast": (
+        ("n32c256h28w28_k256r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8fast_+scale:tensor",),
+        ("n32c256h14w14_k256r3s3_p1_f8e5m2-f8e4m3-f8e4m3-f32_nhwc_math-fp8fast_+scale:tensor+bias+relu",),
+    ),
     "implicit_gemm_split_mma": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc", "n1c512h7w7_k512r3s3_p1_f32_nchw"),
         (
@@ -297,7 +301,7 @@ FIRST_ARCHITECTURE = {
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "implicit_gemm_int8": 90,
-    "implicit_gemm_fp8": 90,
+    "implicit_gemm_fp8": 90, "implicit_gemm_fp8_fast": 90,
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_few_channels import ImplicitGemmSplitFewChannels
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32, ImplicitGemmWgmma
-from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmInt8
+from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmFp8Fast, ImplicitGemmInt8
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
@@ -66,7 +66,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),
     *(im2col.Im2col, im2col.Im2colTf32),
     *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmFewOutputs),
-    *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8),
+    *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8Fast, ImplicitGemmFp8),
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
     *(ImplicitGemmInt8Mma, ImplicitGemmFp8Mma),
     *(pool.MaxPool, elementwise.Relu),

@@ -31,6 +31,7 @@ from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason, WorkspaceTooSmall
 from convforge.problem import Problem
+from convforge.problem.types import allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ class Algorithm(ABC, Generic[P, C]):
 
 def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> Reason | None:
     """Return why a problem does not allow an algorithm's arithmetic, or None."""
-    if algorithm.precision in ("strict", precision):
+    if allows(precision, algorithm.precision):
         return None
     return Reason(
         "its arithmetic is {own!r}; the problem allows {allowed!r}: ask for it by name",

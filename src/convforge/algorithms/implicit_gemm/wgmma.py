@@ -270,7 +270,8 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("teal", "triangle-left")
-    stem, config_type, preparation = "wgmma", WgmmaConfig, FilterRows
+    stem, preparation = "wgmma", FilterRows
+    config_type: ClassVar[type[WgmmaConfig]] = WgmmaConfig
     types = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
     fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles the TMA loads"
     two_levels: ClassVar[bool] = False  # each row's sums are added to others, by multiply-add units
@@ -279,7 +280,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         return types_refusal(problem, self.types) or group_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WgmmaConfig]:
-        return ordered(problem, facts)
+        return ordered(problem, facts, self.config_type)
 
     def ways(self, problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
         found = [*ways_of_x(problem, config), *_ways_of_result(problem, config), *stages.ways_of_shares(config.split_k)]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Preparation
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmWgmma, Put, group_refusal
+from convforge.algorithms.implicit_gemm.wgmma_tiles import OneLevelConfig
 from convforge.algorithms.implicit_gemm.zero_point import WithTapSums, ZeroPoint, zero_point_of
 from convforge.algorithms.traits import Mark
 from convforge.backends.runtime import Runtime
@@ -80,3 +81,18 @@ class ImplicitGemmFp8(_OfBytes):
     why = "8-bit floats and many channels: tensor cores, whose tiles the TMA loads"
     two_levels = takes_fp8 = True
     precision = "fp8"
+
+
+class ImplicitGemmFp8Fast(ImplicitGemmFp8):
+    """The same kernel with whole sums in the tensor cores, which keep about 14 bits of them.
+
+    Their error grows with the number of products. No second sum takes registers, so tiles have up to 256 columns.
+    """
+
+    name = "implicit_gemm_fp8_fast"
+    summary = "implicit GEMM of 8-bit floats on the tensor cores of Hopper, with sums of about 14 bits; sm_90"
+    look = Mark("moss", "triangle-down")
+    config_type = OneLevelConfig
+    why = "8-bit floats, many channels, and sums of 14 bits are allowed: tensor cores, which keep the sums"
+    two_levels = False
+    precision = "fp8_fast"
