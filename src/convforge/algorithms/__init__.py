@@ -99,6 +99,8 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
     stored = FP8.intersection(array.dtype for array in (*problem.operands, *problem.results))
     if stored and not algorithm.takes_fp8:
         return Reason("it does not take {dtype}; cast to float16, bfloat16 or float32", dtype=min(stored))
+    if len(problem.results) > 1 and not algorithm.takes_amax:
+        return Reason("it does not compute amax, the largest absolute value of the results")
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)
 

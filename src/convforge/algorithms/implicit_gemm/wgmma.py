@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter
+from convforge.algorithms.host.amax import amax_fields, put_amax
 from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker, UnpackedWeights
@@ -110,6 +111,7 @@ class OnTensorCores(DeviceConvolution[C]):
         shared = config.shared_bytes(problem)
         maps = self.maps(problem, loaded, config)
         fields, put = self.fields(problem, loaded)
+        fields = {**amax_fields(own), **fields}
         struct = _struct_of(conv_struct(own), self.stem.capitalize(), tuple(maps), tuple(fields.items()))
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
@@ -143,6 +145,7 @@ class OnTensorCores(DeviceConvolution[C]):
                 args.put_map(name, tensor_map, device.tensor_map(tensor_map))
             fill(args.conv, loaded, buffers)
             args.tiling, args.store_width = shape, outputs_together(own, buffers["out"])
+            put_amax(args, own, buffers)
             put(args, buffers)
             return args
 

@@ -79,7 +79,7 @@ class ImplicitGemmFp8(_OfBytes):
     types = MappingProxyType({"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"})
     results = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
     why = "8-bit floats and many channels: tensor cores, whose tiles the TMA loads"
-    two_levels = takes_fp8 = True
+    two_levels = takes_fp8 = takes_amax = True
     precision = "fp8"
 
 
