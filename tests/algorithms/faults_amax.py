@@ -25,8 +25,8 @@ WARPS = Run("implicit_gemm_fp8_mma", "n2c32h9w10_k24r3s3_p1_f8e4m3-f8e4m3-f16-f3
 AMAX_FAULTS = [
     *of_file("device/amax.cuh", BYTES,
         ("negative numbers as if they were the largest", "bits_of(value) & 0x7fffffffu); }", "bits_of(value)); }"),
-        ("the first lane alone", "__reduce_max_sync(0xffffffffu, bits)", "bits", THREADS),
-        ("the last warp alone", "if (threadIdx.x % 32 == 0)", "if (threadIdx.x / 32 == blockDim.x / 32 - 1)", THREADS),
+        ("the first lane alone", "__reduce_max_sync(0xffffffffu, bits)", "bits", HALVES),
+        ("the last warp alone", "if (threadIdx.x % 32 == 0)", "if (threadIdx.x / 32 == blockDim.x / 32 - 1)", HALVES),
         ("a scale that is left out", "float_of(most) * args.amax.scale", "float_of(most)"),
     ),
     *of_file("device/epilogue.cuh", BYTES,
