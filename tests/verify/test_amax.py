@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.emulated import needs_emulator
 
+from convforge.algorithms import find
+from convforge.backends.cpu import cpu_runtime
+from convforge.backends.emulator.runtime import emulator_runtime
+from convforge.benchmark.material import Material
+from convforge.benchmark.suites import Case
 from convforge.problem import parse_problem
 from convforge.problem.types import numpy_dtype
-from convforge.verify import Judge, make_inputs
+from convforge.verify import Judge, Sample, make_inputs, truth
 from convforge.verify.amax import amax_fault
 from convforge.verify.bounds import rounded
 
@@ -59,3 +65,32 @@ def test_of_no_outputs_it_is_0() -> None:
     text = HALVES.replace("n1c", "n0c")
     assert judged(text, lambda values, unit: 0.0) is None
     assert judged(text, lambda values, unit: np.nan) is not None
+
+
+def test_a_sample_is_not_above_it() -> None:
+    problem: Any = parse_problem(HALVES)
+    inputs = make_inputs(problem)
+    sample, right = Sample(problem, inputs), truth(problem, inputs).value
+    out, amax = right.astype(np.float16), float(np.abs(right).max())
+    assert sample.fault("fp8", out, cpu_runtime(), amax) is None
+    assert "of the sampled outputs alone at least" in str(sample.fault("fp8", out, cpu_runtime(), amax / 2))
+    assert "amax is nan" in str(sample.fault("fp8", out, cpu_runtime(), np.nan))
+
+
+@needs_emulator
+def test_a_bench_checks_it() -> None:
+    runtime: Any = emulator_runtime()
+    problem: Any = parse_problem(HALVES)
+    method = find("conv2d", "emulator", "implicit_gemm_fp8_mma")
+    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+    material = Material(Case("one", problem), runtime)
+    calls = material.ring.calls(plan)
+    material.ring.poison()
+    calls()
+    assert material.verify("fp8", 1, {}).ok
+    slot = material.ring.slots[0]
+    slot.operands["amax"][...] = 2 * slot.operands["amax"]
+    wrong = material.verify("fp8", 1, {})
+    assert (wrong.ok, wrong.fault) == (False, "wrong amax")
+    material.ring.poison()
+    assert np.isnan(slot.operands["amax"])
