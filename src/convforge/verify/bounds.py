@@ -237,9 +237,12 @@ def _cut_off(precision: str, steps: int) -> float:
 
 
 def _is_narrow(problem: Problem, precision: str) -> bool:
-    """True if x and w are stored in 8-bit floats, which this class need not round."""
-    factors = (operand.dtype for operand in problem.operands if operand.role in ("input", "weights"))
-    return precision in STEPS_TOGETHER and all(dtype in FP8 for dtype in factors)
+    """True if x, its border and w are 8-bit floats, which this class need not round."""
+    factors = [operand.dtype for operand in problem.operands if operand.role in ("input", "weights")]
+    if precision not in STEPS_TOGETHER or not FP8.issuperset(factors):
+        return False
+    border = problem.padding_value if isinstance(problem, Conv2dProblem) else 0.0
+    return float(np.float32(border).astype(numpy_dtype(factors[0]))) == border
 
 
 def _narrowing(problem: Problem, precision: str, n: int) -> float:
