@@ -66,7 +66,7 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_int8":
         bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in (problem.x_dtype, problem.w_dtype))
         return bytes_ and problem.out_dtype != "float64" and (problem.groups == 1 or problem.c_per_group >= 8)
-    if algorithm.name == "implicit_gemm_fp8":
+    if algorithm.name in ("implicit_gemm_fp8", "implicit_gemm_fp8_fast"):
         return isinstance(problem, Conv2dProblem) and problem.x_dtype in FP8
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_mma":
         alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})

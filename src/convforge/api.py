@@ -49,6 +49,7 @@ def conv2d(
     workspace_limit: int | None = None,
     quantization: Quantization | None = None,
     residual: Array | None = None,
+    amax: Array | None = None,
     out: Array | None = None,
 ) -> Array:
     """Convolve a batch of images in 2D: cross-correlation, as in neural networks.
@@ -101,6 +102,9 @@ def conv2d(
         epilogue again, and reads a bias on a GPU back; a :class:`Filter` prepares them once.
     residual : array of the result's shape and dtype, optional
         Added before the activation; with `quantization` by the scale and zero point that it names for it.
+    amax : array of one float32, optional
+        For x of 8-bit floats: the call sets it to the largest absolute value of the result, before that is divided by
+        the output's scale and rounded to its type; NaN if a value is NaN. JAX arrays cannot be written to.
     out : array, optional
         Array of x's library that receives the result; it may overlap x and `residual`. JAX arrays cannot be written to.
 
@@ -135,15 +139,15 @@ def conv2d(
         None if plain else kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit, activation),
         *(layout, padding_mode, mode, activation, precision, algorithm, config, device),
     )
-    once = quantization is not None or residual is not None
+    once = quantization is not None or residual is not None or amax is not None
     result, key = (None, None) if once else _CALLS.again((x, w, bias), options, out)
     if result is not None:
         return result
     return convolved(
-        _CALLS, key, x, w, bias, out, quantization=quantization, residual=residual, stride=stride, padding=padding,
-        dilation=dilation, groups=groups, layout=layout, padding_mode=padding_mode, mode=mode, activation=activation,
-        precision=precision, algorithm=algorithm, config=config, device=device, deterministic=deterministic, tune=tune,
-        workspace_limit=workspace_limit,
+        _CALLS, key, x, w, bias, out, quantization=quantization, residual=residual, amax=amax, stride=stride,
+        padding=padding, dilation=dilation, groups=groups, layout=layout, padding_mode=padding_mode, mode=mode,
+        activation=activation, precision=precision, algorithm=algorithm, config=config, device=device,
+        deterministic=deterministic, tune=tune, workspace_limit=workspace_limit,
     )  # fmt: skip
 
 
@@ -160,14 +164,16 @@ _PROBLEM_OPTIONS = {
 def convolved(
     calls: Calls, key: Any, x: Array, w: Array, bias: Array | None, out: Array | None = None, *,
     prepare: Callable[[Plan, Any, Any], PreparedFilter] | None = None,
-    quantization: Quantization | QuantizedWeights | None = None, residual: Array | None = None, **options: Any,
+    quantization: Quantization | QuantizedWeights | None = None, residual: Array | None = None,
+    amax: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
     """Compute :func:`conv2d` without the call cache, and store the call in `calls` under `key`.
 
     `options` are those of conv2d; `prepare` returns the prepared weights for a plan and a stream.
     """
     choice = {name: options.pop(name, default) for name, default in _PLAN_OPTIONS.items()}
-    others = {"residual": residual, "out": out}
+    others = {"residual": residual, "amax": amax, "out": out}
+    options["amax"] = amax is not None
     home = home_of(x=x, w=w, bias=bias, **others) if prepare is None else home_of(w=w, x=x, **others)
     addend = None if residual is None else home.read(residual, "residual", (3, 4))
     if quantization is None:
@@ -179,6 +185,9 @@ def convolved(
         vector = added = None
     if addend is not None:
         operands = {**operands, "residual": addend}
+    if amax is not None:
+        target = None if out is None else home.library.view(out, written=True)
+        operands = {**operands, "amax": home.number(amax, "amax", (view, weights, addend, target))}
     stream = home.stream()
     x_filled, w_filled = home.filled(view, problem.x_shape), home.filled(weights, problem.w_shape)
     as_given = x_filled is view and (prepare is not None or (added is vector and w_filled is weights))
@@ -211,6 +220,8 @@ def _quantized_problem(
     held.quantization.check_residual(residual is not None)
     view, weights = home.read(x, "x", (3, 4)), held.w
     fields = held.fields(dtype_name(view), options.get("padding_mode", "zeros"))
+    if options["amax"]:
+        fields["amax_scale"] = held.amax_scale
     problem = conv2d_problem(view, weights, residual=residual, **{**options, **fields})
     return problem, view, weights, held.operands
 
@@ -244,7 +255,7 @@ class Filter:
     w, bias
         As in :func:`conv2d`. The filter keeps copies.
     **options
-        The other arguments of :func:`conv2d`, except `residual` and `out`, which belong to a call.
+        The other arguments of :func:`conv2d`, except `residual`, `amax` and `out`, which belong to a call.
 
     Examples
     --------
@@ -262,8 +273,8 @@ class Filter:
         self.bias: Array = None if bias is None else home.kept(bias, "bias", (1,))
         unknown = set(options) - _PROBLEM_OPTIONS - _PLAN_OPTIONS.keys()
         if unknown:
-            raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out "
-                            "and residual, which a call takes")  # fmt: skip
+            raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out, "
+                            "residual and amax, which a call takes")  # fmt: skip
         quantization = options.get("quantization")
         self._held = {} if quantization is None else {
             "quantization": quantized_weights(
@@ -285,12 +296,18 @@ class Filter:
         note = None if self._last is None else self._last.note
         return "" if note is None else str(note)
 
-    def __call__(self, x: Array, out: Array | None = None, *, residual: Array | None = None) -> Array:
-        """Convolve; see :func:`conv2d` for shapes, dtypes, `residual` and errors."""
-        result, key = self._calls.again((x, residual), (), out, has_weights=False)
+    def __call__(
+        self, x: Array, out: Array | None = None, *, residual: Array | None = None, amax: Array | None = None
+    ) -> Array:
+        """Convolve; see :func:`conv2d` for shapes, dtypes, `residual`, `amax` and errors."""
+        if amax is None:
+            result, key = self._calls.again((x, residual), (), out, has_weights=False)
+        else:
+            arrays = (x, amax) if residual is None else (x, residual, amax)
+            result, key = self._calls.again(arrays, ("amax",), out, has_weights=False)
         if result is not None:
             return result
-        options = {**self._options, **self._held, "residual": residual}
+        options = {**self._options, **self._held, "residual": residual, "amax": amax}
         return convolved(self._calls, key, x, self.w, self.bias, out, prepare=self._prepare, **options)
 
     def _prepare(self, plan: Plan, w: Any, stream: Any) -> PreparedFilter:

@@ -197,6 +197,7 @@ OWN = {
     ),
     "implicit_gemm_fp8_mma": (
         (
+            "n32c64h56w56_k64r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8_+amax",
             "n32c64h56w56_k64r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8",
             "n1c512h7w7_k512r3s3_p1_f8e5m2-f8e4m3-f32-f32_nchw_+scale:channel+bias_math-fp8",
         ),
@@ -221,7 +222,17 @@ OWN = {
     ),
     "implicit_gemm_fp8": (
         ("n32c128h28w28_k128r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8_+scale:tensor",),
-        ("n32c256h14w14_k256r3s3_p1_f8e5m2-f8e4m3-f8e4m3-f32_nhwc_math-fp8_+scale:tensor+bias+relu",),
+        (
+            "n32c256h14w14_k256r3s3_p1_f8e5m2-f8e4m3-f8e4m3-f32_nhwc_math-fp8_+scale:tensor+bias+relu",
+            "n32c256h28w28_k256r3s3_p1_f8e4m3-f8e4m3-f8e4m3-f32_nhwc_math-fp8_+scale:tensor+bias+relu+amax:0.5",
+        ),
+    ),
+    "implicit_gemm_fp8_fast": (
+        ("n32c256h28w28_k256r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8fast_+scale:tensor",),
+        (
+            "n32c256h14w14_k256r3s3_p1_f8e5m2-f8e4m3-f8e4m3-f32_nhwc_math-fp8fast_+scale:tensor+bias+relu",
+            "n32c256h28w28_k256r3s3_p1_f8e4m3-f8e4m3-f8e4m3-f32_nhwc_math-fp8fast_+scale:tensor+bias+relu+amax:0.5",
+        ),
     ),
     "implicit_gemm_split_mma": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc", "n1c512h7w7_k512r3s3_p1_f32_nchw"),
@@ -318,13 +329,13 @@ FIRST_ARCHITECTURE = {
     "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
     "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
     "implicit_gemm_split_few_channels": 80, "few_filters": 80, "implicit_gemm_few_outputs": 80, "tap_columns": 80,
-    "implicit_gemm_int8_mma": 80, "implicit_gemm_fp8_mma": 89,
+    "implicit_gemm_int8_mma": 80, "implicit_gemm_fp8_mma": 89, "clear_amax": 89,
     "implicit_gemm_split_mma": 80, "gemm_split_mma": 80, "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "implicit_gemm_int8": 90,
-    "implicit_gemm_fp8": 90,
+    "implicit_gemm_fp8": 90, "implicit_gemm_fp8_fast": 90,
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 

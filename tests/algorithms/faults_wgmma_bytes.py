@@ -1,4 +1,7 @@
-"""Planted faults of implicit_gemm_int8 and implicit_gemm_fp8: see faults.py and faults_wgmma.py, of the same kernel."""
+"""Planted faults of implicit_gemm_int8, implicit_gemm_fp8 and implicit_gemm_fp8_fast.
+
+See faults.py, and faults_wgmma.py of the same kernel.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ SHARED = replace(STRIDED, problem="n1c400h5w5_k32r1s1_u8-i8-i32-i32_nhwc_+zero:3
 RESIDUAL = replace(PIXELS, problem="n1c32h9w9_k32r3s3_p1_i8-i8-i8-i32_nhwc_+scale:channel+residual")
 FLOATS = Run("implicit_gemm_fp8", "n1c272h9w9_k72r3s3_p1_f8e4m3-f8e5m2-f32-f32_nhwc_math-fp8",
              WgmmaConfig(False, True, False, 1, 64, False, 3, 3, scattered=True))  # fmt: skip
+FAST = replace(FLOATS, method="implicit_gemm_fp8_fast", problem=FLOATS.problem.replace("fp8", "fp8fast"))
 
 BYTES_FAULTS = [
     *of_file("implicit_gemm/wgmma.cu", FILTERS,
@@ -33,6 +37,8 @@ BYTES_FAULTS = [
          FLOATS),
         ("sums of rows that go on", "multiply_row(sums_of_row, pixel, filter, share, false);",
          "multiply_row(sums_of_row, pixel, filter, share, step > 0);", FLOATS),
+        ("the sums of the last row alone", "multiply_row(sums, pixel, filter, share, step > 0);",
+         "multiply_row(sums, pixel, filter, share, false);", FAST),
     ),
     *of_file("device/wgmma_results.cuh", FILTERS,
         ("the first filter's factor for all", "return memory->factors[warpgroup][filter];",
@@ -51,8 +57,8 @@ BYTES_FAULTS = [
         ("the classes of the first pixels alone", "i < BLOCK_PIXELS; i += WARPGROUP) {\n            const Output",
          "i < min(BLOCK_PIXELS, 32); i += WARPGROUP) {\n            const Output"),
         ("no relu", "values[i] = max(values[i], finish.low);", ";", RELU),
-        ("the neighbour's residual", "output_value(args.conv, out.n, k, out.p, out.q, sums[i])",
-         "output_value(args.conv, out.n, k, out.p, out.q ? out.q - 1 : 0, sums[i])", RESIDUAL),
+        ("the neighbour's residual", "output_value(args.conv, out.n, k, out.p, out.q, sums[i], largest)",
+         "output_value(args.conv, out.n, k, out.p, out.q ? out.q - 1 : 0, sums[i], largest)", RESIDUAL),
         ("pieces of bytes in plain order", "piece_at(to, warp) * 16 + byte", "warp * 16 + byte"),
         ("pieces of a pixel in plain order", "piece_at(to, piece) * 16 + byte", "piece % PIECES * 16 + byte", PIXELS),
         ("words of the lower filters at those of the upper", "byte = lane / 8 % 2 * 8 + lane / 16 * 4;",

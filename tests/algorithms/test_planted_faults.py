@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.faults import FAULTS
+from tests.algorithms.faults_amax import AMAX_FAULTS
 from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
 from tests.algorithms.faults_split import FILTER_FAULTS, PIXEL_FAULTS, SPLIT_FAULTS
 from tests.algorithms.faults_wgmma import PACKING_FAULTS, ROWS_FAULTS, SHARES_FAULTS, WGMMA_FAULTS
@@ -148,7 +149,7 @@ def check_that_it_is_noticed(fault: Fault, folder: Path) -> None:
 
 
 # Of the kernels of Hopper. A GPU must notice these too, in tests/gpu.
-HOPPER_FAULTS = [*WGMMA_FAULTS, *BYTES_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
+HOPPER_FAULTS = [*WGMMA_FAULTS, *BYTES_FAULTS, *AMAX_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
 
 
 @needs_emulator

@@ -81,6 +81,7 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
         *("implicit_gemm_split_few_channels", "implicit_gemm_few_outputs"),
         *("implicit_gemm_int8", "implicit_gemm_fp8", "implicit_gemm_int8_mma", "implicit_gemm_fp8_mma"),
         *("implicit_gemm_dp4a", "direct_dp4a"),
+        "implicit_gemm_fp8_fast",
     }
     found |= {"im2col"}  # its default has one way, other configs several
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}

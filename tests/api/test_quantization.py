@@ -394,7 +394,7 @@ Y = np.zeros((1, 3, 2, 2), np.uint8)
         (lambda: call(output=(1.0, 0), added=Y), ValueError, r"Quantization\(residual=\)"),
         (lambda: call(added=Y.astype(np.int32)[0]), ValueError, r"residual has shape \(3, 2, 2\); the result has"),
         (lambda: call(added=Y), ValueError, "residual is uint8 and the result is int32; cast the residual"),
-        (lambda: convforge.Filter(W, residual=Y), TypeError, "and residual, which a call takes"),
+        (lambda: convforge.Filter(W, residual=Y), TypeError, "residual and amax, which a call takes"),
         (lambda: call(output=(1.0, 3), activation="swish"), ValueError, "activation='swish' is unknown"),
         (lambda: convforge.conv2d(X.astype(np.int16), W, quantization=Quantization(x=(1.0, 0), w=(1.0, 0))),
          TypeError, "with quantization it must be one of uint8, int8"),

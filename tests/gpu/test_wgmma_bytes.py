@@ -1,4 +1,4 @@
-"""implicit_gemm_int8 and implicit_gemm_fp8 on a GPU or the emulator: configs, ties, equal bits, faults."""
+"""implicit_gemm_int8, _fp8 and _fp8_fast on a GPU or the emulator: configs, ties, equal bits, faults."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
 from tests.judged import judge_of
 
+from convforge.algorithms import refusal
 from convforge.algorithms.implicit_gemm.wgmma_tiles import PAIRS, WgmmaConfig
 from convforge.problem import parse_problem
 from convforge.problem.types import numpy_dtype
+from convforge.tuning.heuristic import preferred
 from convforge.verify import Judge, check_plan, make_inputs
 
-METHODS: Any = {name: method_of("conv2d", name) for name in ("implicit_gemm_int8", "implicit_gemm_fp8")}
+NAMES = "implicit_gemm_int8", "implicit_gemm_fp8", "implicit_gemm_fp8_fast"
+METHODS: Any = {name: method_of("conv2d", name) for name in NAMES}
 pytestmark = needs_hopper
 
 # Zero points with borders at all sides, strides, dilation; all types; scales for which a tile's results are within the
@@ -45,11 +48,13 @@ FLOATS = (
     "n1c48h9w9_k48r3s3_p1_f8e4m3-f8e4m3-f8e4m3-f32_nhwc_math-fp8_+scale:tensor+residual",
     "n2c72h7w9_k64r3s3_st2_p1_f8e4m3-f8e5m2-bf16-f32_nchw_math-fp8_+scale:channel+bias+relu",
 )  # fmt: skip
-ALL = (*WHOLE, *FLOATS)
+FAST = tuple(text.replace("math-fp8", "math-fp8fast") for text in FLOATS)
+ALL = (*WHOLE, *FLOATS, *FAST)
 
 
 def method(text: str) -> Any:
-    return METHODS["implicit_gemm_fp8" if "f8" in text else "implicit_gemm_int8"]
+    name = "implicit_gemm_fp8_fast" if "fp8fast" in text else "implicit_gemm_fp8"
+    return METHODS[name if "f8" in text else "implicit_gemm_int8"]
 
 
 def configs(text: str) -> list[WgmmaConfig]:
@@ -72,6 +77,25 @@ def test_every_config_is_right(text: str, kind: str) -> None:
     for config in found:
         verdict = check_plan(method(text).plan(parse_problem(text), config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
+
+
+def test_tiles_of_one_level_are_as_wide_as_those_of_integers() -> None:
+    text = "n32c256h28w28_k256r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8fast"
+    columns = {name: {c.columns for c in METHODS[name].configs(parse_problem(text), hopper().facts)} for name in NAMES}
+    assert max(columns["implicit_gemm_fp8_fast"]) == 256 > max(columns["implicit_gemm_fp8"])
+    refused = replace(METHODS["implicit_gemm_fp8_fast"].configs(parse_problem(text), hopper().facts)[0], rows=2)
+    assert "more sums than a thread has registers" in str(replace(refused, columns=256).refusal(
+        parse_problem(text), hopper().facts
+    ))  # fmt: skip
+
+
+def test_fp8_fast_allows_fp8_and_not_the_other_way_round() -> None:
+    text, facts = FLOATS[0], hopper().facts
+    fast = [a.name for a, _ in preferred(parse_problem(text.replace("math-fp8", "math-fp8fast")), facts)]
+    assert fast[:2] == ["implicit_gemm_fp8_fast", "implicit_gemm_fp8"]
+    assert "implicit_gemm_fp8_fast" not in [a.name for a, _ in preferred(parse_problem(text), facts)]
+    refused = refusal(METHODS["implicit_gemm_fp8_fast"], parse_problem(text), facts)
+    assert str(refused) == "its arithmetic is 'fp8_fast'; the problem allows 'fp8': ask for it by name"
 
 
 @pytest.mark.one_in(4)

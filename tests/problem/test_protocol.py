@@ -17,6 +17,7 @@ TEXTS = [
     "max_n2c3h11w9_r3s2_st2_p1x0_f32_nhwc_ceil",
     "m5n7k3_ta_f32",
     "m5n7k0_tb_f64_math-tf32",
+    "n1c32h9w9_k16r3s3_st1_p1_f8e4m3_nchw_math-fp8fast",
     "relu40_u8",
 ]
 

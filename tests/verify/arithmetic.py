@@ -120,6 +120,7 @@ A100_TF32 = partial(tensor_core, step=4, extra=1)
 H100 = partial(tensor_core, step=16, extra=2)
 # FP8 on Hopper: 13 bits of the accumulator alone take part (DeepSeek-V3 technical report, section 3.3.2).
 HOPPER_FP8 = partial(tensor_core, step=32, bits=13, extra=0)
+SUMS_OF_11_BITS = partial(tensor_core, step=32, bits=10, extra=0)
 HOPPER_FP8_TWO_LEVELS = partial(tensor_core, step=32, bits=13, extra=0, drained=128)
 
 

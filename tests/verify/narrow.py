@@ -18,6 +18,7 @@ from tests.verify.arithmetic import (
     H100,
     HOPPER_FP8,
     HOPPER_FP8_TWO_LEVELS,
+    SUMS_OF_11_BITS,
     TF32,
     TF32_AWAY,
     TF32_CUT,
@@ -138,6 +139,12 @@ HONEST: dict[str, dict[str, Model]] = {
         "e5m2 and e4m3, two levels": of_factors(scaled(E5M2, 57344), scaled(E4M3, 448), HOPPER_FP8_TWO_LEVELS),
         "e5m2, Hopper FP16": both(scaled(E5M2, 57344), H100),
     },
+    "fp8_fast": {
+        "e4m3, one level": both(scaled(E4M3, 448), HOPPER_FP8),
+        "e4m3, two levels": both(scaled(E4M3, 448), HOPPER_FP8_TWO_LEVELS),
+        "e4m3, FMA": both(scaled(E4M3, 448), sequential),
+        "e5m2 and e4m3, one level": of_factors(scaled(E5M2, 57344), scaled(E4M3, 448), HOPPER_FP8),
+    },
 }  # fmt: skip
 
 # Class -> the next narrower ones.
@@ -164,6 +171,11 @@ NARROWER: dict[str, dict[str, Model]] = {
     },
     "fp8": {
         "14-bit sums": both(scaled(E4M3, 448), HOPPER_FP8),
+        "FP16 sums": both(scaled(E4M3, 448), FP16_SUMS),
+        "e2m1 factors": both(scaled(nearest(1, 0), 6), H100),
+    },
+    "fp8_fast": {
+        "11-bit sums": both(scaled(E4M3, 448), SUMS_OF_11_BITS),
         "FP16 sums": both(scaled(E4M3, 448), FP16_SUMS),
         "e2m1 factors": both(scaled(nearest(1, 0), 6), H100),
     },

@@ -15,6 +15,7 @@ from tests.verify.arithmetic import (
     H100,
     HOPPER_FP8,
     HOPPER_FP8_TWO_LEVELS,
+    SUMS_OF_11_BITS,
     TF32,
     TF32_CUT,
     Floats,
@@ -52,6 +53,8 @@ SMALL = [size for size in SIZES if size[0] in (1, 3, 8)]
 LARGE = [size for size in SIZES if size[0] > 8]
 # From so many products on, FP8 sums of 14 bits differ enough from those that are added in FP32 after each 128.
 PRODUCTS_OF_14_BITS = 2304
+# Over so many products of one sign, sums of 14 bits that are cut off err as much as sums of 11 bits that are rounded.
+PRODUCTS_OF_14_BITS_ALONE = 2048
 # Products of FP8 factors have 8 bits, so FP16 holds a few of them nearly as well as units of 14 bits do.
 PRODUCTS_OF_FP16 = 9
 # Of widely spread numbers a few make the sum.
@@ -87,8 +90,13 @@ def narrow_both_ways(precision: str, data: str, c: int, r: int) -> None:
     if precision == "fp8" and c * max(r * r, 1) < PRODUCTS_OF_14_BITS:
         del narrower["14-bit sums"]
     few = PRODUCTS_OF_FP16_WIDE if data == "wide" else PRODUCTS_OF_FP16
-    if precision == "fp8" and c * max(r * r, 1) < few:
+    if precision in ("fp8", "fp8_fast") and c * max(r * r, 1) < few:
         del narrower["FP16 sums"]
+        narrower.pop("11-bit sums", None)
+    if precision == "fp8_fast" and data in ("positive", "smooth") and c * max(r * r, 1) >= PRODUCTS_OF_14_BITS_ALONE:
+        del narrower["FP16 sums"], narrower["11-bit sums"]
+        if c * r * r >= PRODUCTS_OF_ONE_SIGN:
+            del narrower["e2m1 factors"]
     if precision in ("tf32", "fp16") and data == "smooth" and c * max(r * r, 1) >= PRODUCTS_OF_ONE_SIGN:
         for hidden in ("bf16 factors", "8 explicit bits", "x in bf16"):
             narrower.pop(hidden, None)
@@ -129,6 +137,11 @@ def test_arrays_of_8_bit_floats_need_sums_in_float32_after_every_128_products(
     if c * r * r >= 2048:
         narrower["14-bit sums"] = both(exact, HOPPER_FP8)
     check_both_ways(judge, "fp8", honest, narrower)
+    # Without a second level 14 bits are enough, and 11 bits are too few.
+    one_level, few_bits = {"14-bit sums": both(exact, HOPPER_FP8)}, {"11-bit sums": both(exact, SUMS_OF_11_BITS)}
+    if data != "positive" or c * r * r < PRODUCTS_OF_14_BITS_ALONE:
+        few_bits["FP16 sums"] = both(exact, FP16_SUMS)
+    check_both_ways(judge, "fp8_fast", honest | one_level, few_bits)
 
 
 SPLIT = {

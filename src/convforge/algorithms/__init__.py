@@ -34,7 +34,7 @@ from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_few_channels import ImplicitGemmSplitFewChannels
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32, ImplicitGemmWgmma
-from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmInt8
+from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmFp8Fast, ImplicitGemmInt8
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
@@ -67,7 +67,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),
     *(im2col.Im2col, im2col.Im2colTf32),
     *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmFewOutputs),
-    *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8),
+    *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8Fast, ImplicitGemmFp8),
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
     *(ImplicitGemmInt8Mma, ImplicitGemmFp8Mma, ImplicitGemmDp4a),
     *(pool.MaxPool, elementwise.Relu),
@@ -100,6 +100,8 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
     stored = FP8.intersection(array.dtype for array in (*problem.operands, *problem.results))
     if stored and not algorithm.takes_fp8:
         return Reason("it does not take {dtype}; cast to float16, bfloat16 or float32", dtype=min(stored))
+    if len(problem.results) > 1 and not algorithm.takes_amax:
+        return Reason("it does not compute amax, the largest absolute value of the results")
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)
 

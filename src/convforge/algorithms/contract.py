@@ -31,6 +31,7 @@ from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason, WorkspaceTooSmall
 from convforge.problem import Problem
+from convforge.problem.types import allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Plan:
         """Return the arrays of a call, keyed by the problem's names for them; omits those that are None.
 
         `operands` belong to the epilogue: "scale" of shape () or (K,), "bias" of shape (K,), "residual" of the output's
-        shape.
+        shape; and "amax", which the call sets.
         """
         named = {self.input: x, **(operands or {}), self.result: out, "workspace": workspace}
         if self.weights:
@@ -200,6 +201,7 @@ class Algorithm(ABC, Generic[P, C]):
     # False for peers: other libraries under the same contract, measured with ours but chosen only on request.
     ours: ClassVar[bool] = True
     takes_fp8: ClassVar[bool] = False  # True if it computes from 8-bit floats
+    takes_amax: ClassVar[bool] = False  # True if it computes the largest absolute value of the results
     # Strides that its arrays may have: "any", or non-negative multiples of the element size ("forward").
     reads: ClassVar[str] = "any"
     cost: ClassVar[MethodCost] = MethodCost()  # figures for the cost model
@@ -245,7 +247,7 @@ class Algorithm(ABC, Generic[P, C]):
 
 def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> Reason | None:
     """Return why a problem does not allow an algorithm's arithmetic, or None."""
-    if algorithm.precision in ("strict", precision):
+    if allows(precision, algorithm.precision):
         return None
     return Reason(
         "its arithmetic is {own!r}; the problem allows {allowed!r}: ask for it by name",

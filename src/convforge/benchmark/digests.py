@@ -23,6 +23,7 @@ from convforge.benchmark.closure import closure
 from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
 from convforge.problem import Problem, parse_problem
+from convforge.problem.types import allows
 
 PACKAGE = Path(__file__).parents[1]
 AnyAlgorithm = Algorithm[Any, Any]
@@ -99,7 +100,7 @@ def stored_problem(algorithm: AnyAlgorithm, problem: str) -> Any:
 
 def with_precision(algorithm: AnyAlgorithm, problem: Any) -> Any:
     """The problem with the method's precision, if the problem itself does not allow that precision."""
-    allowed = algorithm.precision in ("strict", problem.precision)
+    allowed = allows(problem.precision, algorithm.precision)
     return problem if allowed else replace(problem, precision=algorithm.precision)
 
 

@@ -16,6 +16,7 @@ from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
 from convforge.verify import Judge, make_inputs
+from convforge.verify.amax import amax_fault, has_amax
 from convforge.verify.host_memory import HostMemory, same
 
 # Cases up to this size get two sets of inputs, used in adjacent slots: then a stale result differs from a fresh one.
@@ -56,6 +57,10 @@ class Material:
             verdict = self.judges[slot.kind].verdict(precision, out)
             if not verdict.ok:
                 return verdict
+            if has_amax(self.problem):
+                judge, amax = self.judges[slot.kind], float(self.runtime.download(slot.operands["amax"]))
+                if fault := amax_fault(self.problem, precision, judge.truth, judge.inputs, out, amax):
+                    return replace(verdict, ok=False, fault="wrong amax", message=f"{self.problem}: {fault}")
             if slot.kind not in accepted:  # cleared for each method
                 accepted[slot.kind] = self._memory.copy(out, f"accepted {slot.kind}")
             if worst is None or verdict.rms > worst.rms:

@@ -13,6 +13,7 @@ from convforge.benchmark.digests import current_digest
 from convforge.benchmark.reasons import from_data, to_data
 from convforge.errors import Reason
 from convforge.problem import PRECISIONS, parse_problem
+from convforge.problem.types import allows
 from convforge.timing.ceilings import Ceilings, moved
 from convforge.timing.timer import Timing
 
@@ -117,7 +118,7 @@ class Result(Record):
     @property
     def allowed(self) -> bool:
         """True if the problem allows this precision; results of other precisions are shown but not ranked."""
-        return self.precision in ("strict", parse_problem(self.problem).precision)
+        return allows(parse_problem(self.problem).precision, self.precision)
 
     @property
     def gflops(self) -> float | None:

@@ -43,6 +43,8 @@ def conv2d_problem(
     out_scale: float = 1.0,
     out_zero_point: int = 0,
     w_bound: int = 0,
+    amax: bool = False,
+    amax_scale: float = 1.0,
 ) -> Conv2dProblem:
     """Make the problem of conv2d's arguments; errors are those of :func:`convforge.conv2d`.
 
@@ -58,7 +60,7 @@ def conv2d_problem(
     problem = (_known_problem if known else _problem)(
         x.shape, w.shape, dtype_name(x), dtype_name(w), has_bias or bias is not None, stride, padding, dilation, groups,
         layout, padding_mode, padding_value, mode, activation, precision, out_dtype, x_zero_point, scale,
-        residual is not None, residual_scale, out_scale, out_zero_point, w_bound,
+        residual is not None, residual_scale, out_scale, out_zero_point, w_bound, amax, amax_scale,
     )  # fmt: skip
     if residual is not None:
         _check_residual(residual, problem.out_shape[len(problem.out_shape) - len(x.shape) :], problem.out_dtype)
@@ -75,7 +77,7 @@ def _problem(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], x_dtype: str, w_dtype: str, has_bias: bool, stride: IntPair,
     padding: Padding, dilation: IntPair, groups: int, layout: str, padding_mode: str, padding_value: float, mode: str,
     activation: Activation, precision: str, out_dtype: str, x_zero_point: int, scale: str, has_residual: bool,
-    residual_scale: float, out_scale: float, out_zero_point: int, w_bound: int,
+    residual_scale: float, out_scale: float, out_zero_point: int, w_bound: int, amax: bool, amax_scale: float,
 ) -> Conv2dProblem:  # fmt: skip
     for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
         check_word(word, name)
@@ -109,7 +111,8 @@ def _problem(
         w_dtype=w_dtype, out_dtype=out_dtype, x_layout=layout, w_bound=w_bound, precision=precision,
         epilogue=epilogue_of(
             activation, bias=has_bias, x_zero_point=x_zero_point, scale=scale, residual=has_residual,
-            residual_scale=residual_scale, out_scale=out_scale, out_zero_point=out_zero_point,
+            residual_scale=residual_scale, out_scale=out_scale, out_zero_point=out_zero_point, amax=amax,
+            amax_scale=amax_scale,
         ),
     )  # fmt: skip
 

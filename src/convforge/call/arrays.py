@@ -152,6 +152,23 @@ class Home:
             return Output(self.library, fresh, self.library.view(fresh), out)
         return Output(self.library, out, target, None)
 
+    def number(self, value: Any, name: str, others: tuple[Any, ...]) -> Any:
+        """Return the view of an array of one float32 that a call sets; `others` are the other arrays of the call.
+
+        Raises ``TypeError`` or ``ValueError`` if it cannot be written to, has another type or size, or overlaps one.
+        """
+        self.library.check(value, name)
+        view = self.library.view(value, written=True)
+        if dtype_name(view) != "float32" or view.size != 1:
+            raise ValueError(
+                f"{name} has shape {view.shape} and dtype {dtype_name(view)}; it must be one number of float32"
+            )
+        if isinstance(view, np.ndarray) and not view.flags.writeable:
+            raise ValueError(f"{name} is read-only; give a writable array")
+        if any(overlap(view, array) for array in others if array is not None):
+            raise ValueError(f"{name} shares memory with another array of the call; give it memory of its own")
+        return view
+
     def dense(self, value: Any, view: Any) -> tuple[Any, Any]:
         """Return an array and its view without gaps in memory, with the axes in any order; copy if necessary."""
         if dense_order(view) is not None:

@@ -165,8 +165,8 @@ def run(
     """Run a plan on the caller's arrays, and return the caller's result.
 
     x and w are views from :meth:`Home.read`; if x has no batch axis, neither have the residual and the result. `keep`
-    caches the call; see :meth:`Calls.keeper`. With prepared weights, the caller's arrays are x and the residual; else
-    they are x, w and the operands.
+    caches the call; see :meth:`Calls.keeper`. With prepared weights, the caller's arrays are x, the residual and amax;
+    else they are x, w and the operands.
     """
     shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
@@ -176,11 +176,11 @@ def run(
     x_whole, out_whole = (x[first], output.view[first]) if first else (x, output.view)
     if first and "residual" in operands:
         operands = {**operands, "residual": operands["residual"][first]}
-    residual = {name: array for name, array in operands.items() if name == "residual"}
-    fixed = {name: array for name, array in operands.items() if name != "residual"}
+    given = {name: array for name, array in operands.items() if name in ("residual", "amax")}
+    fixed = {name: array for name, array in operands.items() if name not in given}
 
     if keep is not None and output.wanted is None and stream is not None:
-        moving = {plan.input: x_whole, **residual}
+        moving = {plan.input: x_whole, **given}
         if prepared is None:
             moving |= {plan.weights: w, **operands} if plan.weights else {}
         ready = ready_for(plan, home, moving, out_whole, prepared, fixed, stream,
@@ -200,7 +200,7 @@ def run(
                 w, bias = (*others, None, None)[:2]
                 plan(plan.buffers(x, plan.borrow(w), operands if bias is None else {"bias": bias}, out))
             else:
-                named = dict(zip(residual, (array[first] if first else array for array in others), strict=True))
+                named = dict(zip(given, (array[first] if first else array for array in others), strict=True))
                 plan(plan.buffers(x, prepared, {**fixed, **named}, out))
 
         keep(HostReady(home.library, shape[lacks_batch:], dtype, compute))
@@ -218,12 +218,14 @@ def execute(
         there = runtime.empty(out.shape, out.dtype)
         with np.errstate(all="ignore"):  # a bias beyond the range of float32 becomes Inf
             dtype = plan.problem.operand_dtype if operands else None  # type of scale and bias only
-            operands = {
+            uploaded = {
                 name: runtime.upload(np.ascontiguousarray(array, dtype if name in ("scale", "bias") else None))
                 for name, array in operands.items()
             }
-        plan(plan.buffers(x, prepared or plan.borrow(w), operands, there))
+        plan(plan.buffers(x, prepared or plan.borrow(w), uploaded, there))
         out[...] = runtime.download(there)
+        if "amax" in operands:
+            operands["amax"][...] = runtime.download(uploaded["amax"]).reshape(operands["amax"].shape)
         return
     if plan.algorithm.reads == "forward":
         for name, array in {"x": x, "w": w, **operands, "out": out}.items():

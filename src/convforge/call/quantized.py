@@ -66,6 +66,11 @@ class QuantizedWeights:
             "w_bound": LARGEST_DIFFERENCE if dtype_name(self.w) == "int16" else 0,
         }  # fmt: skip
 
+    @property
+    def amax_scale(self) -> float:
+        """Factor that turns the largest absolute value, in the units of the epilogue, into a real number."""
+        return self._end.unit
+
 
 class _Epilogue:
     """The numbers of a quantised epilogue.
@@ -82,6 +87,7 @@ class _Epilogue:
         self.multiplier = (quantization.multiplier if in_units else quantization.real_multiplier).astype(np.float64)
         self.residual_multiplier = float(quantization.residual_multiplier if in_units else quantization.residual_scale)
         self.out_scale = 1.0 if in_units else float(quantization.out_scale)
+        self.unit = float(quantization.out_scale) if in_units else 1.0  # of the value before it is divided by out_scale
         self._residual = self.residual_multiplier * quantization.residual_zero_point
         self._real = 1 / float(quantization.out_scale) if in_units else 1.0  # factor of a bias that is a real number
         self._sums = quantization.output is None

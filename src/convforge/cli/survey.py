@@ -27,6 +27,7 @@ from convforge.benchmark.verdicts import judge
 from convforge.cli.output import plain_table, progress, si_text
 from convforge.peers import every_algorithm
 from convforge.problem import tuning_key
+from convforge.problem.types import allows
 from convforge.timing import ceilings as limits
 from convforge.timing.ceilings import Ceilings
 from convforge.tuning import Choice, SearchResult, decide, remembered, with_peers
@@ -110,7 +111,8 @@ def print_survey(
 
 
 def _entry(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, limit: int | None) -> Entry:
-    asked = problem if algorithm.precision == "strict" else problem.allowing(algorithm.precision)
+    allowed = allows(problem.precision, algorithm.precision)
+    asked = problem if allowed else problem.allowing(algorithm.precision)
     if refused := refusal(algorithm, asked, runtime.facts):
         return Entry(algorithm, asked, reason=f"refuses: {refused}")
     if vast := _too_vast(algorithm, asked, runtime, limit):

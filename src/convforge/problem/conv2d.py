@@ -217,6 +217,8 @@ class Conv2dProblem(FilterProblem):
     def _check_requantization(self) -> None:
         """Check the numbers of the epilogue that a residual and an output of their own scales have."""
         scale, zero_point = self.epilogue.out_scale, self.epilogue.out_zero_point
+        if self.epilogue.amax and self.acc_dtype != "float32":
+            raise ValueError(f"amax goes with sums of float32 alone; these are of {self.acc_dtype}")
         single = self.acc_dtype == "float32"  # then the epilogue computes in float32
         if zero_point and not is_integer(self.out_dtype):
             raise ValueError(f"out_zero_point={zero_point} goes with an integer output alone; it is {self.out_dtype}")
@@ -227,6 +229,8 @@ class Conv2dProblem(FilterProblem):
             raise ValueError(f"out_zero_point={zero_point} is beyond 2^24, and the epilogue computes in float32")
         if single and not FLOAT32[0] <= scale <= FLOAT32[1]:
             raise ValueError(f"out_scale={scale} must be from 2^-126 to 2^127: the epilogue computes in float32")
+        if not FLOAT32[0] <= self.epilogue.amax_scale <= FLOAT32[1]:
+            raise ValueError(f"amax_scale={self.epilogue.amax_scale} must be from 2^-126 to 2^127: amax is a float32")
         if single and abs(self.epilogue.residual_scale) > FLOAT32[1]:
             raise ValueError(
                 f"residual_scale={self.epilogue.residual_scale} must be at most 2^127: the epilogue computes in float32"
@@ -250,7 +254,9 @@ class Conv2dProblem(FilterProblem):
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        return (Operand("out", "output", self.out_shape, self.out_dtype, self.out_layout),)
+        """The output, and the largest absolute value if the epilogue has it."""
+        found = (Operand("out", "output", self.out_shape, self.out_dtype, self.out_layout),)
+        return (*found, Operand("amax", "output", (), "float32", "")) if self.epilogue.amax else found
 
     @property
     def largest_sum(self) -> int:

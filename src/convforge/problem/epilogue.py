@@ -31,7 +31,10 @@ class Epilogue:
 
         y = activation(scale * sum / divisor + bias + residual_scale * residual) / out_scale + out_zero_point
 
-    y is rounded and saturated to the output's type. The tensors (scale, bias, residual) are operands of the call.
+    y is rounded and saturated to the output's type. The tensors (scale, bias, residual) are operands of the call. A
+    second result, if it is wanted, is::
+
+        amax = amax_scale * max over all outputs of abs(activation(...))
 
     Parameters
     ----------
@@ -55,6 +58,10 @@ class Epilogue:
         Positive and finite. Divides the activation's value.
     out_zero_point : int
         Added after that: a value of the output's type, which is then an integer type.
+    amax : bool
+        Compute the largest absolute value too: 0 for no outputs, NaN if a value is NaN.
+    amax_scale : float
+        Positive and finite. Multiplies it; 1 without amax.
 
     Raises
     ------
@@ -77,6 +84,8 @@ class Epilogue:
     residual_scale: float = 1.0
     out_scale: float = 1.0
     out_zero_point: int = 0
+    amax: bool = False
+    amax_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.scale not in ("none", "tensor", "channel"):
@@ -85,14 +94,17 @@ class Epilogue:
             raise ValueError(f"activation={self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}")
         if not 1 <= self.divisor < 2**31:
             raise ValueError(f"divisor={self.divisor} must be from 1 to 2^31 - 1")
-        for name in ("residual_scale", "out_scale"):
+        for name in ("residual_scale", "out_scale", "amax_scale"):
             if not math.isfinite(number := float(getattr(self, name))):
                 raise ValueError(f"{name}={number} must be finite")
             object.__setattr__(self, name, number)
         if self.residual_scale != 1 and not self.residual:
             raise ValueError(f"residual_scale={self.residual_scale} goes with a residual alone")
-        if self.out_scale <= 0:
-            raise ValueError(f"out_scale={self.out_scale} must be positive")
+        if self.amax_scale != 1 and not self.amax:
+            raise ValueError(f"amax_scale={self.amax_scale} goes with amax alone")
+        for name in ("out_scale", "amax_scale"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive")
         default = ACTIVATIONS[self.activation][1]
         if default is None and self.alpha is not None:
             raise ValueError(f"activation={self.activation!r} takes no alpha; got {self.alpha}")
@@ -130,7 +142,7 @@ class Epilogue:
         return dataclasses.replace(
             self, alpha=None, x_zero_point=int(self.x_zero_point != 0),
             residual_scale=1.0 if self.residual_scale == 1 else 2.0, out_scale=1.0 if self.out_scale == 1 else 2.0,
-            out_zero_point=int(self.out_zero_point != 0),
+            out_zero_point=int(self.out_zero_point != 0), amax_scale=1.0 if self.amax_scale == 1 else 2.0,
         )  # fmt: skip
 
     @property
@@ -149,6 +161,7 @@ class Epilogue:
             "residual" if self.residual_scale == 1 else f"residual:{_text(self.residual_scale)}": self.residual,
             name if self.alpha is None else f"{name}:{_text(self.alpha)}": name != "identity",
             f"out:{_text(self.out_scale)}:{self.out_zero_point}": (self.out_scale, self.out_zero_point) != (1, 0),
+            "amax" if self.amax_scale == 1 else f"amax:{_text(self.amax_scale)}": self.amax,
         }
         return "".join(f"+{part}" for part, is_given in parts.items() if is_given)
 
@@ -162,10 +175,12 @@ class Epilogue:
             if head in _READERS:
                 name, read = _READERS[head]
                 fields[name] = read(tail)
-            elif part in ("bias", "residual"):
+            elif part in ("bias", "residual", "amax"):
                 fields[part] = True
             elif head == "residual":
                 fields |= {"residual": True, "residual_scale": float(tail)}
+            elif head == "amax":
+                fields |= {"amax": True, "amax_scale": float(tail)}
             elif head == "out" and tail.count(":") == 1:
                 scale, _, zero_point = tail.partition(":")
                 fields |= {"out_scale": float(scale), "out_zero_point": int(zero_point)}

@@ -180,7 +180,7 @@ def _conv2d_tokens(problem: Conv2dProblem) -> list[str]:
     default = (problem.x_layout, "KCRS", problem.x_layout)
     tokens.append((problem.x_layout if layouts == default else "-".join(layouts)).lower())
     if problem.precision != "strict":
-        tokens.append(f"math-{problem.precision}")
+        tokens.append(_precision_token(problem.precision))
     if not problem.epilogue.is_identity:
         tokens.append(str(problem.epilogue))
     return tokens
@@ -197,7 +197,7 @@ def _gemm_tokens(problem: GemmProblem) -> list[str]:
         tokens.append("tb")
     names = (problem.dtype,) if problem.b_dtype == problem.dtype else (problem.dtype, problem.b_dtype)
     tokens.append("-".join(SHORT_NAMES[name] for name in names))
-    return tokens if problem.precision == "strict" else [*tokens, f"math-{problem.precision}"]
+    return tokens if problem.precision == "strict" else [*tokens, _precision_token(problem.precision)]
 
 
 def _gemm_compiled(problem: GemmProblem) -> list[str]:
@@ -238,8 +238,13 @@ def _read_dtypes(token: str, *names: str) -> dict[str, Any] | None:
 
 
 def _read_precision(token: str) -> dict[str, Any] | None:
-    precision = token.removeprefix("math-")
-    return {"precision": precision} if precision in PRECISIONS and precision != token else None
+    names = {_precision_token(precision): precision for precision in PRECISIONS}
+    return {"precision": names[token]} if token in names else None
+
+
+def _precision_token(precision: str) -> str:
+    """The token of a class; an underscore would end it."""
+    return f"math-{precision.replace('_', '')}"
 
 
 def _read_window(token: str) -> dict[str, Any] | None:

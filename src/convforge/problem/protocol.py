@@ -60,6 +60,7 @@ class ProblemBase:
 
     @property
     def results(self) -> tuple[Operand, ...]:
+        """The output, and further numbers that a call computes beside it."""
         raise NotImplementedError
 
     @property

@@ -35,7 +35,7 @@ class Quantization:
     An activation and a residual come before the rounding; docs/quantization.md has the formulas.
 
     8-bit floats (``float8_e4m3fn``, ``float8_e5m2``) have the zero point 0, sums and arithmetic in float32, and a bias
-    of floats, which is a real number. Their convolutions need ``precision="fp8"``.
+    of floats, which is a real number. Their convolutions need ``precision="fp8"`` or "fp8_fast".
 
     Parameters
     ----------

@@ -46,9 +46,24 @@ PRECISIONS: dict[str, str] = {
     "fp16": "factors rounded to float16, accumulated in float32",
     "bf16": "factors rounded to bfloat16, accumulated in float32",
     "fp8": "factors rounded to 8-bit floats; sums of 128 products each are added in float32",
+    "fp8_fast": "factors rounded to 8-bit floats; whole sums in the tensor cores, which may keep as few as 14 bits",
     "epilogue32": "integer sums stay exact; their scale, bias and activation are computed in float32",
     "int8": "factors quantised to int8, accumulated in int32",
 }
+
+# Class -> class that a problem of it allows as well, because its arithmetic is the same but for more exact sums.
+ALSO_ALLOWED: dict[str, str] = {"fp8_fast": "fp8"}
+
+
+def allows(precision: str, own: str) -> bool:
+    """True if a problem of class `precision` allows arithmetic of the class `own`.
+
+    Examples
+    --------
+    >>> allows("tf32", "strict"), allows("fp8_fast", "fp8"), allows("fp8", "fp8_fast")
+    (True, True, False)
+    """
+    return own in ("strict", precision, ALSO_ALLOWED.get(precision))
 
 
 def is_integer(dtype: str) -> bool:

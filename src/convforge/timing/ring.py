@@ -78,6 +78,7 @@ class Ring:
         self.size = ring_size(self.slot_bytes, runtime.facts, limit_bytes or ring_limit(runtime.facts))
         self.slots: list[Slot] = []
         operands = [{name: runtime.upload(array) for name, array in chosen.operands.items()} for chosen in sets]
+        self._further = tuple(result.name for result in problem.results[1:])  # results among the operands
         layout = problem.weights.layout if problem.weights else ""
         for kind in islice(cycle(range(len(sets))), self.size.slots):
             chosen, out = sets[kind], runtime.empty(shape, dtype)
@@ -101,10 +102,12 @@ class Ring:
         return [(plan.lay(slot.x), operands[slot.kind]) for slot in self.slots]
 
     def poison(self) -> None:
-        """Fill every slot's output with poison, and make it the slot's result."""
+        """Fill every slot's output with poison, and make it the slot's result; so too further results."""
         for slot in self.slots:
             slot.result = slot.out
             self.runtime.fill(slot.out, poison_of(slot.out.dtype))
+            for name in self._further:
+                self.runtime.fill(slot.operands[name], poison_of(slot.operands[name].dtype))
 
 
 class Cycle:

@@ -12,6 +12,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.problem import Problem
+from convforge.problem.types import allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
         (a, rule)
         for a in algorithms()
         if (a.operation, a.backend) == (problem.operation, facts.backend)
-        and a.precision in ("strict", problem.precision)
+        and allows(problem.precision, a.precision)
         and (rule := a.preference_for(problem, facts)) is not None
     ]
     return [(a, rule.why) for a, rule in sorted(found, key=lambda pair: pair[1].rank)]

@@ -104,7 +104,10 @@ class DeviceTrial(Trial):
         return self._checked(candidate)
 
     def _checked(self, candidate: Candidate) -> str | None:
-        return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].result, self._runtime)
+        slot, amax = self._ring.slots[0], None
+        if "amax" in slot.operands:
+            amax = float(self._runtime.download(slot.operands["amax"]))
+        return self._sample.fault(candidate.algorithm.precision, slot.result, self._runtime, amax)
 
     def _timed(self, candidate: Candidate, budget_s: float) -> Timing:
         """Time a candidate; a single call only, if it is much slower than the fastest candidate's single call."""

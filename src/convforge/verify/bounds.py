@@ -19,10 +19,22 @@ from convforge.verify.inputs import Inputs
 from convforge.verify.truth import Floats, Truth, conv2d_truth, matrices
 
 # Class -> unit roundoff of the type that factors are rounded to, doubled if hardware may truncate; for FP8 of e5m2.
-NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-3}
+NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-3, "fp8_fast": 2.0**-3}
 
 # Class -> absolute error of a factor by underflow, and for scaled factors its error / the array's largest value.
-UNDERFLOW: dict[str, tuple[float, float]] = {"fp16": (2.0**-25, 0.0), "fp8": (2.0**-10, 2.0**-10 / 448)}
+UNDERFLOW: dict[str, tuple[float, float]] = {
+    "fp16": (2.0**-25, 0.0), "fp8": (2.0**-10, 2.0**-10 / 448), "fp8_fast": (2.0**-10, 2.0**-10 / 448),
+}  # fmt: skip
+
+# Tensor cores for 8-bit floats align PRODUCTS_OF_A_STEP products and the sum so far to the largest of them, cut off all
+# below 2^-13 of its power of two, and cut off their sum in the same way (DeepSeek-AI, DeepSeek-V3 technical report,
+# 2024, section 3.3.2). Each of these 34 numbers loses less than 2^-13 of the largest, which the magnitude exceeds. So a
+# step loses at most this share of the magnitude.
+PRODUCTS_OF_A_STEP = 32
+LOST_IN_A_STEP = (PRODUCTS_OF_A_STEP + 2) * 2.0**-13
+
+# Class -> most steps whose sums the tensor cores add up before they are added in float32; math.inf: all.
+STEPS_TOGETHER: dict[str, float] = {"fp8": 4, "fp8_fast": math.inf}
 
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
@@ -67,7 +79,7 @@ def _of_a_product(problem: GemmProblem, precision: str, truth: Truth, inputs: In
     if is_integer(problem.acc_dtype):
         return EXACT
     u = unit_roundoff(problem.acc_dtype)
-    factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
+    factor = gamma(problem.k, u) + _narrowing(problem, precision, problem.k) + _cut_off(precision, _steps(problem.k))
     if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
         return EXACT
     return Bound(factor, problem.k * _smallest(problem.acc_dtype), _lost_by_a_product(problem, precision, inputs))
@@ -86,7 +98,9 @@ def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inpu
     if precision == "strict":
         return Bound(factor, constant)
     if precision in NARROWED:
-        return Bound(factor + _narrowing(precision, n), constant, _lost(problem, precision, inputs))
+        factor += _narrowing(problem, precision, n)
+        factor += _cut_off(precision, problem.r * problem.s * _steps(problem.c_per_group))
+        return Bound(factor, constant, _lost(problem, precision, inputs))
     if precision not in _METHODS:
         raise ValueError(f"no error bound is known for precision {precision!r} of a convolution")
     with np.errstate(invalid="ignore", over="ignore"):
@@ -212,9 +226,28 @@ def _smallest(dtype: str) -> float:
     return float(finfo(dtype).smallest_subnormal)
 
 
-def _narrowing(precision: str, n: int) -> float:
+def _steps(products: int) -> int:
+    """Steps of the tensor cores for products of 8-bit floats."""
+    return -(-products // PRODUCTS_OF_A_STEP)
+
+
+def _cut_off(precision: str, steps: int) -> float:
+    """Share of the magnitude that sums of 8-bit floats lose on tensor cores; 0 for other classes."""
+    return LOST_IN_A_STEP * min(steps, STEPS_TOGETHER.get(precision, 0))
+
+
+def _is_narrow(problem: Problem, precision: str) -> bool:
+    """True if x, its border and w are 8-bit floats, which this class need not round."""
+    factors = [operand.dtype for operand in problem.operands if operand.role in ("input", "weights")]
+    if precision not in STEPS_TOGETHER or not FP8.issuperset(factors):
+        return False
+    border = problem.padding_value if isinstance(problem, Conv2dProblem) else 0.0
+    return float(np.float32(border).astype(numpy_dtype(factors[0]))) == border
+
+
+def _narrowing(problem: Problem, precision: str, n: int) -> float:
     """Relative error of a product if both factors are first rounded to a narrower type."""
-    if precision == "strict":
+    if precision == "strict" or _is_narrow(problem, precision):
         return 0.0
     if precision not in NARROWED:
         raise ValueError(f"no error bound is known for precision {precision!r} here")
@@ -224,7 +257,7 @@ def _narrowing(precision: str, n: int) -> float:
 
 def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | None:
     """Error of sums if factors underflow: |dx| sum |w| + |dw| sum |x|, with the largest |x| for every pixel."""
-    if precision not in UNDERFLOW:
+    if precision not in UNDERFLOW or _is_narrow(problem, precision):
         return None
     absolute, relative = UNDERFLOW[precision]
     of_w, of_x = _absolute_weights(inputs), _largest_pixels(problem, inputs)
@@ -236,7 +269,7 @@ def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | No
 
 def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
     """Same error as :func:`_lost` for a matrix product, shape (M, N)."""
-    if precision not in UNDERFLOW:
+    if precision not in UNDERFLOW or _is_narrow(problem, precision):
         return None
     a, b = (np.abs(matrix.astype(np.float64)) for matrix in matrices(problem, inputs))
     absolute, relative = UNDERFLOW[precision]

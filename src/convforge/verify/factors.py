@@ -167,3 +167,4 @@ ROUNDINGS: dict[str, dict[str, Rounding]] = {
     "bf16": _of_bits(7),
     "fp8": _of_format("e4m3", E4M3) | _of_format("e5m2", E5M2),
 }
+ROUNDINGS["fp8_fast"] = ROUNDINGS["fp8"]

@@ -4,8 +4,9 @@ An elementwise bound must admit the worst case, which real data never reach. So 
 times less precise than promised. The gate compares a result with a reference on the same data:
 
 - `strict`, `separable` and `winograd`: a loop that computes one FMA after the other.
-- `tf32`, `fp16`, `bf16` and `fp8`: the truth of rounded factors, for the closest rounding. Only the error of the sums
-  remains. It reveals narrower factors, and also narrower sums, which err less than correctly rounded factors.
+- `tf32`, `fp16`, `bf16`, `fp8` and `fp8_fast`: the truth of rounded factors, for the closest rounding. Only the error
+  of the sums remains. It reveals narrower factors, and also narrower sums, which err less than correctly rounded
+  factors.
 - `strict` on 16-bit floats: products are exact, and the rounding of the result hides the error of the sums. The error
   is the distance of the truth from the numbers that round to the result.
 
@@ -52,8 +53,11 @@ USUAL: dict[str, float] = {"strict": math.sqrt(2)}
 
 # Style of tensor cores' sums -> multiple of this loop's error that is allowed in addition to twice the sequential
 # loop's, and the usual multiple. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times the
-# error of a loop that truncates the sum after every product, and 1 times that of the two-level loop.
-TENSOR: dict[str, tuple[float, float]] = {"cut": (2.0, 1.3), "two levels": (2.5, 1.6)}
+# error of a loop that truncates the sum after every product, and 1 times that of the loops of one and two levels.
+TENSOR: dict[str, tuple[float, float]] = {"cut": (2.0, 1.3), "two levels": (2.5, 1.6), "one level": (2.5, 1.6)}
+
+# Class of narrow factors -> style of its tensor cores' sums, where it is not "cut".
+STYLES: dict[str, str] = {"fp8": "two levels", "fp8_fast": "one level"}
 
 # A result is more exact than its class requires if its error is at most this share of the rounded factors' error.
 FINER = 0.25
@@ -110,7 +114,7 @@ class Gate:
     def __init__(self, problem: Problem, inputs: Inputs, truth: Truth, items: NDArray[np.int64] | None = None) -> None:
         self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
         self._truth, self._items, self._dtype = truth, items, output_dtype(problem)
-        self._baselines: dict[str, Baseline] = {}  # name of the factors' rounding -> baseline
+        self._baselines: dict[tuple[str, str], Baseline] = {}  # style of sums, rounding of factors -> baseline
         self._likely: dict[str, str] = {}  # class -> rounding closest to the last result
 
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
@@ -187,16 +191,16 @@ class Gate:
 
     def _tried(self, precision: str, values: Floats) -> Iterator[Baseline]:
         """Yield baselines of roundings: first the one closest to the last result, then the few closest to this one."""
-        before = self._likely.get(precision)
+        before, style = self._likely.get(precision), STYLES.get(precision, "cut")
         if before is not None:
-            yield self._baselines[before]
+            yield self._baselines[style, before]
         for problem, inputs, rounding in self._nearest(precision, values):
-            if rounding not in self._baselines:
+            if (style, rounding) not in self._baselines:
                 reference = self._true(problem, inputs, self._rows_seen)
-                styles = ("sequential", "two levels" if precision == "fp8" else "cut")
-                self._baselines[rounding] = Baseline(problem, inputs, self._rows_seen, reference, styles, rounding)
+                made = Baseline(problem, inputs, self._rows_seen, reference, ("sequential", style), rounding)
+                self._baselines[style, rounding] = made
             if rounding != before:
-                yield self._baselines[rounding]
+                yield self._baselines[style, rounding]
 
     def _nearest(self, precision: str, values: Floats) -> list[Factors]:
         """List the roundings with the truths closest to a result in a few rows, the most likely first."""

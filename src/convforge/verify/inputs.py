@@ -35,7 +35,7 @@ class Inputs:
 
     x: NDArray[Any]  # for a matrix product, A as stored
     w: NDArray[Any] | None  # for a matrix product, B as stored; None for a problem without weights
-    operands: dict[str, Any]  # arrays that the epilogue uses: "scale", "bias", "residual"
+    operands: dict[str, Any]  # arrays that the epilogue uses: "scale", "bias", "residual"; "amax", which it sets
     kind: str = "given"  # `kind` and `seed` are the arguments of make_inputs, which reproduce a failure
     seed: int = 0
     own_weights: bool = False  # True: the caller replaced the weights, because a method needs their rank
@@ -126,6 +126,8 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
         found["residual"] = _any_size(rng, problem.out_shape, "int32")
     elif ends.residual:
         found["residual"] = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
+    if ends.amax:
+        found["amax"] = np.array(np.nan, np.float32)  # the call sets it
     return found
 
 

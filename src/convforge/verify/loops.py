@@ -20,9 +20,11 @@ SEQUENTIAL32 = 2  # one float32 FMA after the other; sums of squares of the roun
 SEQUENTIAL64 = 3  # one float64 FMA after the other; the same figures
 CUT32 = 4  # one float32 FMA after the other, truncated instead of rounded; no figures
 TWO_LEVELS = 5  # FP8 on Hopper: partial sums of few bits, regularly added to float32 sums; no figures
+ONE_LEVEL = 6  # FP8 on Hopper: whole sums of few bits; no figures
 
-# Hopper's FP8 units align this many products with the accumulator and keep 13 fraction bits. After every fourth step,
-# these partial sums are added to FP32 sums (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2).
+# Hopper's FP8 units align this many products with the accumulator and keep 13 fraction bits. With two levels, these
+# partial sums are added to FP32 sums after every fourth step (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section
+# 3.3.2).
 STEP, STEPS_BEFORE_ADDED, PARTIAL_BITS = 32, 4, 13
 
 
@@ -121,13 +123,13 @@ def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight:
     elif style == CUT32:
         for q in range(totals.size):
             totals[q] = cut_to_float32(totals[q] + weight * pixels[q])
-    elif style == TWO_LEVELS:
+    elif style in (TWO_LEVELS, ONE_LEVEL):
         for q in range(totals.size):
             low[q] += cut_beside(weight * pixels[q], low[q], PARTIAL_BITS)
         if (t + 1) % STEP == 0:
             for q in range(totals.size):
                 low[q] = cut_to_bits(low[q], PARTIAL_BITS)
-        if (t + 1) % (STEP * STEPS_BEFORE_ADDED) == 0:
+        if style == TWO_LEVELS and (t + 1) % (STEP * STEPS_BEFORE_ADDED) == 0:
             for q in range(totals.size):
                 totals[q] = np.float32(totals[q] + low[q])
                 low[q] = 0
@@ -159,7 +161,7 @@ def add_rest(style: Any, totals: Any, low: Any) -> None:
         for q in range(totals.size):
             if np.isfinite(totals[q]):
                 totals[q] += low[q]
-    elif style == TWO_LEVELS:
+    elif style in (TWO_LEVELS, ONE_LEVEL):
         for q in range(totals.size):
             totals[q] = np.float32(totals[q] + cut_to_bits(low[q], PARTIAL_BITS))
 

@@ -14,6 +14,7 @@ from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.backends.runtime import Runtime, upload_weights
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
+from convforge.verify.amax import amax_fault, has_amax
 from convforge.verify.bounds import error_bound
 from convforge.verify.host_memory import holds, same
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
@@ -77,6 +78,10 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     got = runtime.download(out)
 
     precision, spread = plan.algorithm.precision, plan.algorithm.nan_spread
+    if has_amax(problem):
+        amax = float(runtime.download(there.operands["amax"]))
+        if fault := amax_fault(problem, precision, right, inputs, got, amax):
+            return _failed(plan, inputs, "wrong amax", fault)
     bound = error_bound(problem, precision, right, inputs)
     good = within(problem, precision, got.astype(np.float64), right, bound)
     planted = ~np.isfinite(right.value) if problem.multiplies else np.isnan(right.value)
@@ -110,6 +115,7 @@ class _Check:
         self.shape, self.dtype = plan.problem.out_shape, output_dtype(plan.problem)
         self._guards: list[tuple[str, Any, int]] = []
         self._gap_written = False
+        self._amax: float | None = None  # of the last call
 
     def verdicts(self, prepared: PreparedFilter | None) -> Iterator[Verdict]:
         """Yield the verdict on each run in turn, and failures that are found between runs."""
@@ -117,7 +123,10 @@ class _Check:
         there = self._uploaded(judge.inputs)
         prepared = plan.prepare(there.w) if prepared is None else prepared
         first = self._run(there, prepared, POISONS[0], "first")
+        amax = self._amax
         again = self._run(there, prepared, POISONS[1], "again")
+        if self._amax != amax and not (amax is not None and math.isnan(amax)):
+            yield _failed(plan, judge.inputs, "wrong amax", f"amax is {amax!r}, and in the next call {self._amax!r}")
         if stray := self._outside():
             yield _failed(plan, judge.inputs, stray)
         if (unwritten := holds(first, POISONS[0]) & holds(again, POISONS[1])).any():
@@ -127,19 +136,20 @@ class _Check:
             count = f"{int(unwritten.sum())} of {unwritten.size} outputs"
             yield _failed(plan, judge.inputs, fault, f"{count}, the first at {index}, are not written")
         held, given = ({"x": i.x, "w": i.w, **i.operands} for i in (there, judge.inputs))
-        arrays = ((n, self.memory.bring(self.runtime, held[n], "gaps"), b) for n, b in given.items() if b is not None)
+        read = {name: array for name, array in given.items() if array is not None and name != "amax"}
+        arrays = ((n, self.memory.bring(self.runtime, held[n], "gaps"), b) for n, b in read.items())
         if changed := [name for name, a, b in arrays if not same(a, b)]:
             yield _failed(plan, judge.inputs, "input modified", f"{', '.join(changed)} changed")
-        yield self._judged(first, judge)
+        yield self._judged(first, judge, amax)
         if not same(first, again):
-            yield self._judged(again, judge)
+            yield self._judged(again, judge, self._amax)
 
         others = judge.other_inputs
         there_too = self._uploaded(others)
         result = self._run(there_too, plan.prepare(there_too.w), POISONS[0], "again")
         is_stale, stale = same(result, first), ("stale result", "other inputs gave the result of the call before")
         if problem.flops <= SECOND_TRUTH_FLOPS:
-            verdict = self._judged(result, judge.other)
+            verdict = self._judged(result, judge.other, self._amax)
             if not verdict.ok and is_stale and not np.array_equal(judge.truth.value, judge.other.truth.value):
                 verdict = _failed(plan, others, *stale)
             yield verdict
@@ -152,11 +162,17 @@ class _Check:
             if stray := self._outside():
                 yield _failed(plan, judge.inputs, stray, where)
             if not same(first, with_gaps):
-                verdict = self._judged(with_gaps, judge)
+                verdict = self._judged(with_gaps, judge, self._amax)
                 yield dataclasses.replace(verdict, message=f"{verdict.message}\n  {where}")
 
-    def _judged(self, got: NDArray[Any], judge: Judge) -> Verdict:
-        verdict = judge.verdict(self.plan.algorithm.precision, got)
+    def _judged(self, got: NDArray[Any], judge: Judge, amax: float | None) -> Verdict:
+        precision = self.plan.algorithm.precision
+        verdict = judge.verdict(precision, got)
+        fault = None
+        if verdict.ok and amax is not None:
+            fault = amax_fault(judge.problem, precision, judge.truth, judge.inputs, got, amax)
+        if fault is not None:
+            return _failed(self.plan, judge.inputs, "wrong amax", fault)
         message = f"{self.plan.algorithm.name} [{self.plan.config}] {verdict.message}"
         return verdict if verdict.ok else dataclasses.replace(verdict, message=message)
 
@@ -189,6 +205,8 @@ class _Check:
         workspace = self._guarded("workspace", nbytes, poison) if nbytes else None
         self.plan(self.plan.buffers(inputs.x, prepared, inputs.operands, out, workspace))
         self.runtime.synchronize()
+        if has_amax(self.plan.problem):
+            self._amax = float(self.runtime.download(inputs.operands["amax"]))
 
     def _guarded(self, name: str, nbytes: int, poison: int) -> Any:
         raw = self.runtime.allocate(nbytes + 2 * GUARD)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.runtime import Runtime
-from convforge.problem import Problem
+from convforge.problem import Conv2dProblem, Problem
+from convforge.verify.amax import FEW_ROUNDINGS
 from convforge.verify.bounds import Bound, bound_of
 from convforge.verify.gate import Gate
 from convforge.verify.inputs import Inputs
@@ -37,14 +38,19 @@ class Sample:
         self._bounds: dict[str, NDArray[np.float64]] = {}
         self._gate = Gate(problem, inputs, self._truth, self.items) if self._rows else None
 
-    def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
-        """Describe the first wrong sample of `out`, a whole output on a device; None if all samples are correct."""
+    def fault(self, precision: str, out: Any, runtime: Runtime, amax: float | None = None) -> str | None:
+        """Describe the first wrong sample of `out`, a whole output on a device; None if all samples are correct.
+
+        `amax` is its largest absolute value, which must not be below those of the samples.
+        """
         expected = self._truth.value
         if not expected.size:
             return None
         got = self._brought(out, runtime).astype(np.float64)
         with np.errstate(invalid="ignore"):
             good = within(self._problem, precision, got, self._truth, self._bound(precision))
+        if good.all() and amax is not None and (fault := self._above(precision, amax)):
+            return fault
         if good.all():
             excess = None if self._gate is None else self._gate.excess(precision, got)
             return None if excess is None else f"of the sampled outputs, {excess}"
@@ -52,6 +58,15 @@ class Sample:
         where = self._rows.place(int(self.items[index[0]]), *index[1:]) if self._rows else f"at {index}"
         wrong = f"{int((~good).sum())} of {good.size} sampled outputs are wrong"
         return f"{where}: expected {expected[index]!r}, got {got[index]!r}; {wrong}"
+
+    def _above(self, precision: str, amax: float) -> str | None:
+        """Describe why `amax` is not above all samples; None if it is."""
+        assert isinstance(self._problem, Conv2dProblem)
+        ends, truth = self._problem.epilogue, np.abs(self._truth.value)
+        least = float((truth - self._bound(precision)).max()) * ends.out_scale * ends.amax_scale
+        if amax >= least * (1 - FEW_ROUNDINGS) or not np.isfinite(truth).all():
+            return None
+        return f"amax is {amax!r}, and of the sampled outputs alone at least {least!r}"
 
     def _bound(self, precision: str) -> NDArray[np.float64]:
         if (known := self._bounds.get(precision)) is None:

@@ -81,7 +81,8 @@ def conv2d_sums(
     Both are (items, K, Q) float64 arrays. The figures of style "truth" are sums of absolute values. "sequential"
     computes one FMA in the accumulation dtype after the other, in the order c, r, s. Its figures are sums of squares of
     the numbers that are rounded: partial sums, and products that the dtype cannot hold. "cut" truncates FMAs to
-    float32, "two levels" sums like Hopper's FP8 units; both have no figures. `backward` sums from last tap to first.
+    float32, "two levels" sums like Hopper's FP8 units, with FP32 sums after every 128 products, and "one level"
+    without; these three have no figures. `backward` sums from last tap to first.
     """
     from convforge.verify import loops
 
@@ -264,6 +265,7 @@ def _style(style: str, acc_dtype: str) -> int:
         "sequential": loops.SEQUENTIAL32,
         "cut": loops.CUT32,
         "two levels": loops.TWO_LEVELS,
+        "one level": loops.ONE_LEVEL,
     }
     return (styles | of_float64 if acc_dtype == "float64" else styles)[style]
 

@@ -70,6 +70,7 @@ OTHERS = [
     ("implicit_gemm_split", "n1c8h9w10_k24r3s3_p1_f32_nchw", ""),
     ("implicit_gemm_int8", "n1c16h9w10_k32r3s3_p1_u8-i8-u8-i32_nhwc_+scale:channel", ""),
     ("implicit_gemm_fp8", "n1c16h9w10_k24r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8", ""),
+    ("implicit_gemm_fp8_fast", "n1c16h9w10_k24r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8fast", ""),
     ("gemm_mma", "m37n40k24_f16", "block_m=32,block_n=32,block_k=32,warp_m=16,warp_n=16,stages=2"),
     ("gemm_mma", "m37n40k80_u8-i8", "block_m=32,block_n=32,block_k=64,warp_m=16,warp_n=16,stages=2"),
     ("gemm_wgmma", "m72n80k64_f16", ""),

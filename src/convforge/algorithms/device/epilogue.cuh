@@ -22,8 +22,15 @@ __device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
     return y;
 }
 
+// Takes each value before the output's scale, and ignores it; amax.cuh has another.
+struct Unseen {
+    __device__ void operator()(epilogue_t) const {}
+};
+
 // The epilogue's value for a sum of output (n, k, p, q), before it is rounded to out_t.
-__device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+template <class Seen = Unseen>
+__device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int p, int q, acc_t sum,
+                                            Seen &&seen = Seen()) {
     epilogue_t value = static_cast<epilogue_t>(sum);
     if constexpr (cfg::DIVISOR != 1) value /= cfg::DIVISOR;
     if constexpr (cfg::SCALE) value *= conv.scale[k * conv.scale_channels];
@@ -32,16 +39,23 @@ __device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int 
         const epilogue_t residual = as<epilogue_t>(conv.residual[offset_of(conv.residual_strides, n, k, p, q)]);
         value += conv.requantization.of_residual(residual);
     }
-    return conv.requantization.of_result(activated(value, conv.alpha));
+    value = activated(value, conv.alpha);
+    seen(value);
+    return conv.requantization.of_result(value);
 }
 
 // The same, rounded to out_t.
-__device__ inline out_t output_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
-    if constexpr (!HAS_EPILOGUE) return stored<out_t>::of(sum);
-    return stored<out_t>::of(epilogue_value(conv, n, k, p, q, sum));
+template <class Seen = Unseen>
+__device__ inline out_t output_value(const Conv &conv, int n, int k, int p, int q, acc_t sum, Seen &&seen = Seen()) {
+    if constexpr (!HAS_EPILOGUE) {
+        seen(static_cast<epilogue_t>(sum));
+        return stored<out_t>::of(sum);
+    }
+    return stored<out_t>::of(epilogue_value(conv, n, k, p, q, sum, seen));
 }
 
 // Applies the epilogue to a sum and stores it as output (n, k, p, q).
-__device__ inline void store_output(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
-    conv.out[offset_of(conv.out_strides, n, k, p, q)] = output_value(conv, n, k, p, q, sum);
+template <class Seen = Unseen>
+__device__ inline void store_output(const Conv &conv, int n, int k, int p, int q, acc_t sum, Seen &&seen = Seen()) {
+    conv.out[offset_of(conv.out_strides, n, k, p, q)] = output_value(conv, n, k, p, q, sum, seen);
 }

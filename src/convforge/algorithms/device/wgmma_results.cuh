@@ -8,6 +8,7 @@
 // transpose_bytes<WITHIN>(...);       results of one byte
 // store_results(...);                 one thread stores them
 #pragma once
+#include "amax.cuh"
 #include "bytes.cuh"
 #include "wgmma_tiles.cuh"
 #include "zero_point.cuh"
@@ -27,7 +28,11 @@ struct Wgmma {
     TensorMap pixels, filters, results;
     Tiling tiling;
     int store_width;  // SCATTERED: neighbouring outputs a store
+#ifdef AMAX
+    Amax amax;  // of floats, which have no zero point
+#else
     Optional<cfg::ZERO_POINT, ZeroPoint>::type zero;
+#endif
 };
 
 // IN_BYTES: the TMA stores bytes. MULTIPLY_ADD: their epilogue is a multiply-add for each filter, whose factors are in
@@ -176,7 +181,7 @@ __device__ inline unsigned residual_word(const Wgmma &args, const Place &at, int
 template <class T, bool WITHIN>
 __device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, const int (&pixel)[4],
                                           const int (&filter)[4], const Factor (&factors)[4], const acc_t (&sums)[4],
-                                          const Finish &finish, unsigned residual) {
+                                          const Finish &finish, unsigned residual, Largest &largest) {
     if constexpr (MULTIPLY_ADD && (WITHIN || !cfg::RESIDUAL)) {
         int values[4];
 #pragma unroll
@@ -195,7 +200,8 @@ __device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, co
         const int k = at.k + filter[i];
         const Output out = output_of(args.conv, args.tiling, at, pixel[i]);
         T value{};
-        if (k < cfg::K && out.there) value = output_value(args.conv, out.n, k, out.p, out.q, sums[i]);
+        if (k < (HAS_AMAX ? at.end() : cfg::K) && out.there)
+            value = output_value(args.conv, out.n, k, out.p, out.q, sums[i], largest);
         word |= static_cast<unsigned>(reinterpret_cast<const unsigned char &>(value)) << 8 * i;
     }
     return word;
@@ -205,7 +211,7 @@ __device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, co
 template <bool WITHIN, class Shared>
 __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const acc_t (&sums)[SUMS], int row, int part,
                                        const Shared *memory, int warpgroup, const Finish &finish,
-                                       unsigned char *results) {
+                                       unsigned char *results, Largest &largest) {
     constexpr bool WORDS = MULTIPLY_ADD && WITHIN && cfg::RESIDUAL;  // the residual is read as the results are stored
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32, first = 64 * row + 16 * warp + lane / 4;
     if constexpr (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
@@ -225,7 +231,8 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
             unsigned added = 0;
             if (WORDS) added = turned_quads(residual_word(args, at, to, at.k + 64 * row + 16 * warp + byte));
             const unsigned four =
-                turned_quads(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own, finish, added));
+                turned_quads(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own, finish, added,
+                                                           largest));
             *reinterpret_cast<unsigned *>(results + (part * cfg::BLOCK_N + to) * RESULT_BYTES +
                                           piece_at(to, warp) * 16 + byte) = four;
         }
@@ -253,7 +260,8 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
                 unsigned added = 0;
                 if (WORDS) added = turned_pairs(residual_word(args, at, pixel[0], at.k + 16 * piece + byte));
                 const unsigned four =
-                    turned_pairs(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own, finish, added));
+                    turned_pairs(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own, finish, added,
+                                                               largest));
                 *reinterpret_cast<unsigned *>(
                     results + ((part * (cfg::BLOCK_N / BOX_FILTERS) + piece / PIECES) * 64 + to) * RESULT_BYTES +
                     piece_at(to, piece) * 16 + byte) = four;
@@ -264,17 +272,17 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
 
 // Two results of 16 bits.
 __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, const int (&pixel)[2], const int (&k)[2],
-                                         acc_t first, acc_t second) {
-    if constexpr (!HAS_EPILOGUE) return narrow_pair<out_t>(odd_float(first), odd_float(second));
+                                         acc_t first, acc_t second, Largest &largest) {
+    if constexpr (!HAS_EPILOGUE && !HAS_AMAX) return narrow_pair<out_t>(odd_float(first), odd_float(second));
     const Conv &conv = args.conv;
     const acc_t sums[2] = {first, second};
     epilogue_t values[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         Output out{};
-        if (cfg::RESIDUAL) out = output_of(conv, args.tiling, at, pixel[i]);
-        if (k[i] < cfg::K && (!cfg::RESIDUAL || out.there))
-            values[i] = epilogue_value(conv, out.n, k[i], out.p, out.q, sums[i]);
+        if (cfg::RESIDUAL || HAS_AMAX) out = output_of(conv, args.tiling, at, pixel[i]);
+        if (k[i] < (HAS_AMAX ? at.end() : cfg::K) && (!(cfg::RESIDUAL || HAS_AMAX) || out.there))
+            values[i] = epilogue_value(conv, out.n, k[i], out.p, out.q, sums[i], largest);
     }
     return narrow_pair<out_t>(odd_float(values[0]), odd_float(values[1]));  // one instruction for both
 }
@@ -282,7 +290,7 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
 // Writes the results of a warpgroup's rows from 64 * `row` on to shared memory: a row of 128 bytes is 64 filters of a
 // pixel.
 __device__ inline void transpose_results(const Wgmma &args, const Place &at, const acc_t (&sums)[SUMS], int row,
-                                         int part, unsigned char *results) {
+                                         int part, unsigned char *results, Largest &largest) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
     for (int j = 0; j < cfg::BLOCK_N / 8; j += 2) {
@@ -293,7 +301,7 @@ __device__ inline void transpose_results(const Wgmma &args, const Place &at, con
             const int m = 64 * row + 16 * warp + lane / 4 + 8 * (i % 2), n = 8 * (j + i / 2) + 2 * (lane % 4);
             const int pixel[2] = {cfg::FILTERS_ON_M ? n : m, cfg::FILTERS_ON_M ? n + 1 : m};
             const int k[2] = {at.k + (cfg::FILTERS_ON_M ? m : n), at.k + (cfg::FILTERS_ON_M ? m : n + 1)};
-            v[i] = finished_pair(args, at, pixel, k, sums[e], sums[e + 1]);
+            v[i] = finished_pair(args, at, pixel, k, sums[e], sums[e + 1], largest);
         }
         if (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
             const int pixel = 8 * (j + lane / 16) + lane % 8, piece = 2 * warp + lane / 8 % 2;

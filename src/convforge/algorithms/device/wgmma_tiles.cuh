@@ -160,8 +160,9 @@ struct alignas(COUNT * sizeof(T)) Neighbours {
 
 // Stores the sums of a thread: two of 64 rows, 8 apart, and two columns of each 8; `row` and `column` are the first
 // ones. `store_width` neighbours of the output may be stored as one vector: 1, 2, or, of 16 bits, 4.
+template <class Seen = Unseen>
 __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const Place &at, const acc_t (&sums)[SUMS],
-                                  int row, int column, int store_width) {
+                                  int row, int column, int store_width, Seen &&seen = Seen()) {
     const index_t of_k = conv.out_strides.c;
     const int end = at.end();
     out_t *const results = results_of(conv, at);
@@ -186,7 +187,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
                     for (int i = 0; i < 2; i++) {
                         const Output &out = outs[r][i];
                         const acc_t sum = sums[4 * (j + r) + 2 * half + i];
-                        if (out.there && k < end) pairs[r].at[i] = output_value(conv, out.n, k, out.p, out.q, sum);
+                        if (out.there && k < end) pairs[r].at[i] = output_value(conv, out.n, k, out.p, out.q, sum, seen);
                     }
                 }
                 if constexpr (AT_ONCE == 2) {
@@ -229,7 +230,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 #pragma unroll
                 for (int i = 0; i < 2; i++)
                     if (out.there && k + i < end)
-                        pair.at[i] = output_value(conv, out.n, k + i, out.p, out.q, sums[4 * j + 2 * half + i]);
+                        pair.at[i] = output_value(conv, out.n, k + i, out.p, out.q, sums[4 * j + 2 * half + i], seen);
                 out_t *here = to + 8 * j * of_k;
                 if (cfg::OUT_CHANNELS_LAST && store_width >= 2 && out.there && k + 1 < end) {
                     *reinterpret_cast<Neighbours<out_t, 2> *>(here) = pair;

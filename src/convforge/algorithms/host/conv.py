@@ -73,7 +73,9 @@ def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
         "OUT_ZERO_POINT": epilogue.out_zero_point != 0,
     }  # fmt: skip
     index = "long long" if problem.needs_wide_index else "int"
-    return (*ElementTypes.of(problem, math).prelude(), *constants(**numbers, **flags), f"using index_t = {index};")
+    amax = ("#define AMAX",) if epilogue.amax else ()
+    types = ElementTypes.of(problem, math).prelude()
+    return (*types, *constants(**numbers, **flags), f"using index_t = {index};", *amax)
 
 
 def address(array: Any) -> int:

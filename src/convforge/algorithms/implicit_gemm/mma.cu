@@ -22,11 +22,12 @@
 // Bytes     implicit_gemm_int8_mma: integers of 8 bits, multiplied as they are stored, with exact sums. The zero point of
 //           x times the weights of the taps inside the image is subtracted from a sum (zero_point.cuh). If the epilogue
 //           is a multiply-add and results are bytes, it is computed in float where that is exact (rescaled.cuh).
-//           implicit_gemm_fp8_mma: 8-bit floats. Sums of at most 128 products are added to others in float.
+//           implicit_gemm_fp8_mma: 8-bit floats. Sums of at most 128 products are added to others in float. AMAX: the
+//           largest absolute value of the results is kept as well (amax.cuh).
 // implicit_gemm_tf32_mma is this kernel on floats; the host passes these names.
+#include "amax.cuh"
 #include "border.cuh"
 #include "conv.cuh"
-#include "epilogue.cuh"
 #include "mma.cuh"
 #include "mma_tiles.cuh"
 #include "rescaled.cuh"
@@ -39,7 +40,11 @@ constexpr int SHARE_STEPS = (STEPS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;  // steps
 struct ImplicitMma {
     Conv conv;
     int store_width;  // neighbouring outputs a store: 1, or 2 or 8 filters, or PIXEL_RUN pixels
+#ifdef AMAX
+    Amax amax;  // of floats, which have no zero point
+#else
     Optional<cfg::ZERO_POINT, ZeroPoint>::type zero;
+#endif
 };
 
 static_assert(!cfg::WHOLE_PIECES || cfg::C_GROUP == PITCH, "the last piece of a tap is whole");
@@ -294,7 +299,7 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
 // NHWC: a lane has two neighbouring filters of pixels g and g + 8 in each product.
 template <class Out>
 __device__ inline void finish_filters(const ImplicitMma &args, int group, int share, index_t m0, int n0,
-                                      const WarpSums &sums) {
+                                      const WarpSums &sums, Largest &largest) {
     const Conv &conv = args.conv;
     const int g = threadIdx.x % 32 / 4, first_k = group * cfg::K_GROUP;
 #pragma unroll
@@ -303,7 +308,9 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
         const auto pair_of = [&](int j) {
             const int n = filter_at(n0, j);
             const sum_t *sum = sums[i / 2][j] + i % 2 * 2;
-            const auto result = [&](int k, sum_t of) { return output_value(conv, own.at.n, k, own.at.p, own.at.q, of); };
+            const auto result = [&](int k, sum_t of) {
+                return output_value(conv, own.at.n, k, own.at.p, own.at.q, of, largest);
+            };
             Vector<Out, 2> pair;
             pair.word = {};
             if (own.inside && n < cfg::K_GROUP) pair.at[0] = result(first_k + n, sum[0]);
@@ -329,7 +336,7 @@ __device__ __forceinline__ Vector<Out, cfg::PIXEL_RUN> rescaled_run(const Conv &
 // NCHW: a lane has a run of pixels of two filters in each product. Pixels of one vector belong to one image.
 template <class Out>
 __device__ inline void finish_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
-                                     const WarpSums &sums) {
+                                     const WarpSums &sums, Largest &largest) {
     const Conv &conv = args.conv;
     const int g = threadIdx.x % 32 / 4, first_k = group * cfg::K_GROUP;
     const index_t step = conv.out_strides.c;
@@ -346,7 +353,7 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
             if constexpr (RESCALED<Out>) bytes = rescaled_run<Out>(conv, group, n, sum_of);
             const auto result = [&](const Column &at, int v) {
                 if constexpr (RESCALED<Out>) return bytes.at[v];
-                else return output_value(conv, at.n, first_k + n, at.p, at.q, sum_of(v));
+                else return output_value(conv, at.n, first_k + n, at.p, at.q, sum_of(v), largest);
             };
             if (args.store_width == cfg::PIXEL_RUN) {
                 Vector<Out, cfg::PIXEL_RUN> run;
@@ -426,10 +433,10 @@ __device__ inline void rescale_filters(const ImplicitMma &args, int group, int s
 
 template <class Out>
 __device__ __forceinline__ void finish(const ImplicitMma &args, int group, int share, index_t m0, int n0,
-                                       const WarpSums &sums) {
-    if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<Out>(args, group, share, m0, n0, sums);
+                                       const WarpSums &sums, Largest &largest) {
+    if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<Out>(args, group, share, m0, n0, sums, largest);
     else if constexpr (RESCALED<Out>) rescale_filters<Out>(args, group, share, m0, n0, sums);
-    else finish_filters<Out>(args, group, share, m0, n0, sums);
+    else finish_filters<Out>(args, group, share, m0, n0, sums, largest);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const __grid_constant__ ImplicitMma args) {
@@ -461,7 +468,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
             load.begin(part);
             begin_steps(stages, ask);
         }
-        finish<out_t>(args, done.group, done.share, done.tile_m + m0, done.tile_n + n0, sums);
+        Largest largest;
+        finish<out_t>(args, done.group, done.share, done.tile_m + m0, done.tile_n + n0, sums, largest);
+        largest.store(args);
         if (i >= parts) break;
     }
 }

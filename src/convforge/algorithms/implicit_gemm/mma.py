@@ -14,6 +14,7 @@ from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation
 from convforge.algorithms.gemm import mma
 from convforge.algorithms.gemm.mma import MOST_SUMS, PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
+from convforge.algorithms.host.amax import amax_fields, put_amax
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker
@@ -148,7 +149,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         # A thread holds the results of every eighth pixel of its warp, before they are reordered.
         whole, run = why_one_by_one(loaded) is None, contiguous_outputs(own, config.run, config.warp_m // 8)
         fields, put = self.fields(problem, loaded)
-        struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int, **fields)
+        struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int, **amax_fields(own), **fields)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
             WHOLE_PIECES=whole, OUT_CHANNELS_LAST=own.out_layout == "NHWC", PIXEL_RUN=run,
@@ -173,6 +174,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             if whole and not is_aligned(args.conv.x, args.conv.x_strides, *vectors, size):
                 return None
             args.store_width = store_width(own, args.conv, config.warp_n, run)
+            put_amax(args, own, buffers)
             put(args, buffers)
             return args
 

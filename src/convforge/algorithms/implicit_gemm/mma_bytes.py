@@ -81,7 +81,7 @@ class ImplicitGemmFp8Mma(_OfBytes):
     types = tuple(ImplicitGemmFp8.types)
     results = ImplicitGemmFp8.results
     why = "8-bit floats and many channels: tensor cores, whose factors warps hold"
-    takes_fp8 = True
+    takes_fp8 = takes_amax = True
     precision = "fp8"
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.gemm.device import modelled_time
 from convforge.algorithms.gemm.product import Tiling
+from convforge.algorithms.host.amax import amax_fields, clear_amax, put_amax
 from convforge.algorithms.host.conv import ArrayView, address, conv_constants, fill, with_conv
 from convforge.algorithms.traits import Way
 from convforge.backends.facts import DeviceFacts
@@ -156,7 +157,7 @@ class SumShares:
     def __init__(self, problem: Conv2dProblem, count: int, offset: int, runtime: Runtime) -> None:
         self._shape, self._offset = problem_of_shares(problem).out_shape, offset
         self.nbytes = count * problem.outputs * 4 + BEGINS - 1
-        struct = with_conv("SumShares", problem, sums=ctypes.c_void_p, count=ctypes.c_int)
+        struct = with_conv("SumShares", problem, sums=ctypes.c_void_p, count=ctypes.c_int, **amax_fields(problem))
         lines = (*conv_constants(problem), *constants(SPLIT_K=count))
         source = KernelSource("algorithms/implicit_gemm/sum_shares.cu", "sum_shares", lines, struct, "SumShares")
         threads, lanes = 256, 4 if problem.k % 4 == 0 else 1
@@ -165,6 +166,7 @@ class SumShares:
         def arguments(buffers: Buffers) -> Any:
             args = struct(sums=self.array(buffers).address, count=problem.outputs)
             fill(args.conv, problem, buffers)
+            put_amax(args, problem, buffers)
             return args
 
         self.launch = Launch(info, runtime.compile(source), arguments, runtime)
@@ -179,12 +181,14 @@ class SumShares:
 class Stages:
     """The kernels around a product: one writes x to the workspace as rows, one adds up the sums of shares.
 
-    Without `rows` the product reads x itself; with `split_k` 1 it writes the result.
+    Without `rows` the product reads x itself; with `split_k` 1 it writes the result. If amax is wanted, a first kernel
+    sets it to 0.
     """
 
     def __init__(self, problem: Conv2dProblem, rows: Squares | None, split_k: int, runtime: Runtime) -> None:
         self._rows, self._nbytes = rows, 0 if rows is None else rows.nbytes
         self._shares = SumShares(problem, split_k, self._nbytes, runtime) if split_k > 1 else None
+        self._before = clear_amax(problem, runtime)
 
     def buffers(self, buffers: Buffers) -> Buffers:
         """The buffers of the product in a call."""
@@ -203,6 +207,7 @@ class Stages:
         steps = [stage.launch for stage in around]
         steps.insert(self._rows is not None, launch)
         nbytes = sum(stage.nbytes for stage in around)
+        steps = [*self._before, *steps]
         return Plan(method, problem, config, launch.runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes)
 
 

@@ -4,7 +4,7 @@
 // Threads   THREADS a block. Each computes LANES neighbouring filters of a pixel.
 // Layout    sums[share][pixel of all images][filter], of four bytes.
 // Limit     memory, mostly L2, which still holds the sums.
-#include "epilogue.cuh"
+#include "amax.cuh"
 #include "memory.cuh"
 
 constexpr int THREADS = 256, LANES = cfg::K % 4 == 0 ? 4 : 1;
@@ -13,16 +13,18 @@ struct SumShares {
     Conv conv;
     const acc_t *sums;
     int count;  // of outputs
+#ifdef AMAX
+    Amax amax;
+#endif
 };
 
 struct alignas(4 * LANES) Sums {
     acc_t at[LANES];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_constant__ SumShares args) {
+// The outputs of a thread, from the first one on.
+__device__ __forceinline__ void add_shares(const SumShares &args, int first, Largest &largest) {
     const Conv &conv = args.conv;
-    const int first = (blockIdx.x * THREADS + threadIdx.x) * LANES;
-    pdl_wait();
     if (first >= args.count) return;
     Sums sums = *reinterpret_cast<const Sums *>(args.sums + first);
 #pragma unroll
@@ -35,5 +37,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_co
     const int pixel = first / cfg::K, row = pixel / conv.Q, n = row / conv.P;
 #pragma unroll
     for (int i = 0; i < LANES; i++)
-        store_output(conv, n, first - pixel * cfg::K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i]);
+        store_output(conv, n, first - pixel * cfg::K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i],
+                     largest);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_constant__ SumShares args) {
+    const int first = (blockIdx.x * THREADS + threadIdx.x) * LANES;
+    pdl_wait();
+    Largest largest;
+    add_shares(args, first, largest);
+    largest.store(args);
 }

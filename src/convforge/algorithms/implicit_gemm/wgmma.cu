@@ -25,7 +25,7 @@
 // Bytes     TWO_LEVELS: the sums of one row of 8-bit floats are added to others by multiply-add units, because the
 //           tensor cores keep 14 bits of them. ZERO_POINT: that of integer pixels is subtracted from the sums
 //           (zero_point.cuh). Results of one byte are four filters of a pixel in a word, after lanes have exchanged
-//           bytes (bytes.cuh).
+//           bytes (bytes.cuh). AMAX: the largest absolute value of the results is kept as well (amax.cuh).
 // implicit_gemm_tf32, implicit_gemm_int8 and implicit_gemm_fp8 are this kernel on other types; the host passes their
 // names.
 #include "wgmma_results.cuh"
@@ -158,12 +158,13 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             for (int t = 0; t < cfg::ROWS_64; t++)
                 subtract_zero_point(args, at, memory, warpgroup, sums[t], share * cfg::ROWS_64 + t);
         }
+        Largest largest;
         if constexpr (cfg::SCATTERED) {
             const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
             for (int t = 0; t < cfg::ROWS_64; t++) {
                 const int row = 64 * (share * cfg::ROWS_64 + t) + 16 * warp + lane / 4;
-                store_sums(args.conv, args.tiling, at, sums[t], row, lane % 4 * 2, args.store_width);
+                store_sums(args.conv, args.tiling, at, sums[t], row, lane % 4 * 2, args.store_width, largest);
             }
         } else {
             if (elected) tma_store_wait_read();
@@ -175,13 +176,13 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
 #pragma unroll
             for (int t = 0; t < cfg::ROWS_64; t++)
                 if constexpr (!IN_BYTES)
-                    transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
+                    transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results, largest);
                 else if (MULTIPLY_ADD && within)
                     transpose_bytes<true>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, finish,
-                                          results);
+                                          results, largest);
                 else
                     transpose_bytes<false>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, finish,
-                                           results);
+                                           results, largest);
             fence_proxy_async();
             warpgroup_sync(warpgroup);
             if (elected) {
@@ -190,6 +191,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 tma_store_commit();
             }
         }
+        largest.store(args);
     }
     if (elected && !cfg::SCATTERED) tma_store_wait();
 }

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter
+from convforge.algorithms.host.amax import amax_fields, put_amax
 from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker, UnpackedWeights
@@ -110,6 +111,7 @@ class OnTensorCores(DeviceConvolution[C]):
         shared = config.shared_bytes(problem)
         maps = self.maps(problem, loaded, config)
         fields, put = self.fields(problem, loaded)
+        fields = {**amax_fields(own), **fields}
         struct = _struct_of(conv_struct(own), self.stem.capitalize(), tuple(maps), tuple(fields.items()))
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
@@ -143,6 +145,7 @@ class OnTensorCores(DeviceConvolution[C]):
                 args.put_map(name, tensor_map, device.tensor_map(tensor_map))
             fill(args.conv, loaded, buffers)
             args.tiling, args.store_width = shape, outputs_together(own, buffers["out"])
+            put_amax(args, own, buffers)
             put(args, buffers)
             return args
 
@@ -270,7 +273,8 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("teal", "triangle-left")
-    stem, config_type, preparation = "wgmma", WgmmaConfig, FilterRows
+    stem, preparation = "wgmma", FilterRows
+    config_type: ClassVar[type[WgmmaConfig]] = WgmmaConfig
     types = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
     fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles the TMA loads"
     two_levels: ClassVar[bool] = False  # each row's sums are added to others, by multiply-add units
@@ -279,7 +283,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         return types_refusal(problem, self.types) or group_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WgmmaConfig]:
-        return ordered(problem, facts)
+        return ordered(problem, facts, self.config_type)
 
     def ways(self, problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
         found = [*ways_of_x(problem, config), *_ways_of_result(problem, config), *stages.ways_of_shares(config.split_k)]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Preparation
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmWgmma, Put, group_refusal
+from convforge.algorithms.implicit_gemm.wgmma_tiles import OneLevelConfig
 from convforge.algorithms.implicit_gemm.zero_point import WithTapSums, ZeroPoint, zero_point_of
 from convforge.algorithms.traits import Mark
 from convforge.backends.runtime import Runtime
@@ -78,5 +79,20 @@ class ImplicitGemmFp8(_OfBytes):
     types = MappingProxyType({"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"})
     results = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
     why = "8-bit floats and many channels: tensor cores, whose tiles the TMA loads"
-    two_levels = takes_fp8 = True
+    two_levels = takes_fp8 = takes_amax = True
     precision = "fp8"
+
+
+class ImplicitGemmFp8Fast(ImplicitGemmFp8):
+    """The same kernel with whole sums in the tensor cores, which keep about 14 bits of them.
+
+    Their error grows with the number of products. No second sum takes registers, so tiles have up to 256 columns.
+    """
+
+    name = "implicit_gemm_fp8_fast"
+    summary = "implicit GEMM of 8-bit floats on the tensor cores of Hopper, with sums of about 14 bits; sm_90"
+    look = Mark("moss", "triangle-down")
+    config_type = OneLevelConfig
+    why = "8-bit floats, many channels, and sums of 14 bits are allowed: tensor cores, which keep the sums"
+    two_levels = False
+    precision = "fp8_fast"

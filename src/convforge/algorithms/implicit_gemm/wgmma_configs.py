@@ -12,7 +12,7 @@ from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
 from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, WgmmaConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import FP8, itemsize
+from convforge.problem.types import itemsize
 
 # Columns of a product to try, multiples of 16 up to 256; more to try for groups with few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
@@ -89,7 +89,7 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     if tiles.slices_of(problem, channels) == 1:  # a row has all channels, and no product reads past them
         each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // tiles.PRODUCT_BYTES) * tiles.PRODUCT_BYTES / row
     each += STEP_CYCLES
-    if problem.x_dtype in FP8 and config.ping_pong:  # sums are added while the tensor cores wait
+    if config.two_levels(problem) and config.ping_pong:  # sums are added while the tensor cores wait
         each += config.columns / 2 + TWO_LEVEL_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
@@ -119,16 +119,16 @@ def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
     return SHARING_CYCLES + problem.outputs * 4 * (config.split_k + 0.5) / SHARED_A_CYCLE
 
 
-def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
+def fitting(
+    problem: Conv2dProblem, facts: DeviceFacts, row: int, kind: type[WgmmaConfig] = WgmmaConfig
+) -> Iterator[WgmmaConfig]:
     """Configs worth timing with rows of `row` bytes, each with the rings of most stages that fit."""
     channels, k = row // itemsize(problem.x_dtype), problem.k_per_group
     repacked, scattered = WgmmaConfig.needs_rows(problem), not tiles.tma_stores(problem)
     few, more = FEW_COLUMNS if k <= FEW_COLUMNS[-1] else (), OF_BYTES if itemsize(problem.x_dtype) == 1 else ()
     widths = (*few, *COLUMNS, *more)
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
-        base = WgmmaConfig(
-            patch, on_m, ping, columns=columns, repacked=repacked, scattered=scattered, row_bytes=row
-        )  # fmt: skip
+        base = kind(patch, on_m, ping, columns=columns, repacked=repacked, scattered=scattered, row_bytes=row)
         pixels, filters = base.block
         idle = (patch and problem.r * problem.s == 1) or (on_m and columns < COLUMNS[0])
         # Threads store NCHW in pairs of pixels, which are columns.
@@ -152,7 +152,7 @@ def deepest(
         yield from islice((ringed for ringed in every if ringed.refusal(problem, facts) is None), 1)
 
 
-def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
+def ordered(problem: Conv2dProblem, facts: DeviceFacts, kind: type[WgmmaConfig] = WgmmaConfig) -> list[WgmmaConfig]:
     """Configs worth timing, the fastest by the model of cycles first.
 
     For a search, the first configs include some that the model was not fitted to: short rows for few channels, which
@@ -160,7 +160,7 @@ def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
     """
 
     def by_cycles(row: int) -> list[WgmmaConfig]:
-        fit = dict.fromkeys(fitting(problem, facts, row))
+        fit = dict.fromkeys(fitting(problem, facts, row, kind))
         return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
 
     found, channels = by_cycles(tiles.ROW_BYTES), problem.c_per_group * itemsize(problem.x_dtype)

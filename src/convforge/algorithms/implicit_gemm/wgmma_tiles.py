@@ -110,6 +110,11 @@ class WgmmaConfig(TilesConfig):
     def row(self) -> int:
         return self.row_bytes
 
+    @staticmethod
+    def two_levels(problem: Conv2dProblem) -> bool:
+        """True if the sums of a row are added to others by multiply-add units."""
+        return problem.x_dtype in FP8
+
     def any_way(self) -> Self:
         return replace(self, repacked=True, scattered=True)
 
@@ -167,13 +172,22 @@ class WgmmaConfig(TilesConfig):
             return Reason("sums of a share are stored by threads")
         if (reason := split_refusal(problem, self, row_channels(problem, self))) is not None:
             return reason
-        if self.rows * self.columns > (MOST_COLUMNS if problem.x_dtype not in FP8 else MOST_OF_TWO_LEVELS):
+        if self.rows * self.columns > (MOST_OF_TWO_LEVELS if self.two_levels(problem) else MOST_COLUMNS):
             return Reason("{rows} products of {columns} columns have more sums than a thread has registers",
                           rows=self.rows, columns=self.columns)  # fmt: skip
         if self.pixel_stages < 2 or (self.filter_stages < 2 and not self.resident):
             return Reason("a stage is free one step after its products: at least two are needed")
         reason = copies_refusal(self.loaded(problem), self)
         return reason or room_refusal(problem, self, self.shared_bytes(problem) + EXTRA_BYTES, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class OneLevelConfig(WgmmaConfig):
+    """Tiles whose sums stay in the tensor cores, of 8-bit floats too."""
+
+    @staticmethod
+    def two_levels(problem: Conv2dProblem) -> bool:
+        return False
 
 
 def tma_loads(problem: Conv2dProblem) -> bool:

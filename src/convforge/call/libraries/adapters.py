@@ -169,6 +169,11 @@ class Jax(Library):
     def check(self, array: Any, name: str) -> None:
         if name == "out":
             raise TypeError("out is a JAX array, which cannot be written to; leave out= away and take the result")
+        if name == "amax":
+            raise TypeError(
+                "amax is a JAX array, which cannot be written to; pass x, w and amax as arrays of PyTorch or CuPy "
+                "(torch.from_dlpack(x))"
+            )
 
     def view(self, array: Any, written: bool = False) -> Any:
         if isinstance(array, np.ndarray):  # from `empty`

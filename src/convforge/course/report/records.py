@@ -31,7 +31,7 @@ SERIES = 3
 NOMINAL = frozenset({"winograd", "fft", "separable"})
 
 # Classes that multiply types narrower than float32, so the float32 FMA peak does not limit them.
-NARROW = frozenset({"tf32", "fp16", "bf16", "int8"})
+NARROW = frozenset({"tf32", "fp16", "bf16", "fp8", "fp8_fast", "int8"})
 
 
 @dataclass(frozen=True, slots=True)

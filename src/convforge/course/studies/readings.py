@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from convforge.benchmark.records import Result, Run
 from convforge.course.studies.finding import Datum, Finding
 from convforge.problem import Conv2dProblem, Problem, parse_problem
+from convforge.problem.types import allows
 from convforge.timing.ranking import order, rank
 from convforge.timing.timer import Timing
 
@@ -54,7 +55,7 @@ Timed = TypeVar("Timed", Reading, Result)
 
 def allowed(result: Result, problem: Problem) -> bool:
     """True if the problem allows the arithmetic of the result."""
-    return result.precision in ("strict", problem.precision)
+    return allows(problem.precision, result.precision)
 
 
 def device_backend(run: Run) -> str:
