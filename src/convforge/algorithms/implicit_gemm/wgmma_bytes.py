@@ -91,7 +91,7 @@ class ImplicitGemmFp8Fast(ImplicitGemmFp8):
 
     name = "implicit_gemm_fp8_fast"
     summary = "implicit GEMM of 8-bit floats on the tensor cores of Hopper, with sums of about 14 bits; sm_90"
-    look = Mark("moss", "triangle-down")
+    look = Mark("magenta", "triangle-down")
     config_type = OneLevelConfig
     why = "8-bit floats, many channels, and sums of 14 bits are allowed: tensor cores, which keep the sums"
     two_levels = False
