@@ -16,14 +16,18 @@ from convforge.backends.cpu.simd_pairs import (
     load_ints,
     load_reals,
     plus,
-    round_even,
     splat_real,
     store_reals,
+    store_rounded,
     subtract,
     times,
     where_above,
     where_below,
+    widen_four,
 )
+
+# A product with a sum below this stays finite, and so do the products with the residual and the activation's parameter.
+LARGE = 1e60
 
 
 @jit
@@ -110,6 +114,11 @@ def widen_run(tile: Any, at: Any, flat: Any, start: Any, n: Any, zero: Any) -> N
             store(tile, at + j, subtract(load_as(flat, start + j, tile), zero))
         store(tile, at + n - lanes, subtract(load_as(flat, start + n - lanes, tile), zero))
         done = n
+    elif n >= 4:
+        for j in range(0, n - 3, 4):
+            widen_four(tile, at + j, flat, start + j, zero)
+        widen_four(tile, at + n - 4, flat, start + n - 4, zero)
+        done = n
     for j in range(done, n):
         put(tile, at + j, get(flat, start + j) - zero)
 
@@ -153,43 +162,54 @@ def finish_run(sums: Any, first: Any, n: Any, factors: Any, shifts: Any, period:
     """Set ``done[i]`` to sum ``first + i`` after the epilogue `e`; `n` and `period` are multiples of eight.
 
     Factors and shifts are those of scale and bias: element i % period belongs to sum i. `added` is the residual, of
-    size 0 if there is none.
+    size 0 if there is none. A number is cut to the limits of its type before it is rounded, which are integers.
     """
     zero_point, alpha, nothing = splat_real(e.out_zero_point), splat_real(e.alpha), splat_real(0.0)
     low, high, residual_factor = splat_real(e.low), splat_real(e.high), splat_real(e.residual_scale)
-    for start in range(0, n, period):
-        for z in range(0, period, 8):
-            at = start + z
+    code, has_residual, has_zero_point, integer = e.code, added.size > 0, e.out_zero_point != 0, e.integer
+    z = 0
+    if code == 0 and integer and not has_residual and not has_zero_point:  # the usual layer: a loop without branches
+        for at in range(0, n, 8):
             v = plus(times(load_reals(sums, first + at), load_reals(factors, z)), load_reals(shifts, z))
-            if added.size:
-                v = plus(v, times(residual_factor, load_reals(added, at)))
-            if e.code == 1:
-                v = where_below(v, nothing, nothing)
-            elif e.code == 2:
-                v = where_below(v, nothing, times(v, alpha))
-            elif e.code == 3:
-                v = where_above(where_below(v, nothing, nothing), alpha, alpha)
-            if e.out_zero_point != 0:
-                v = plus(v, zero_point)
-            if e.integer:
-                v = round_even(v)
-                v = where_above(where_below(v, low, low), high, high)
+            z = z + 8 if z + 8 < period else 0
+            store_rounded(done, at, where_above(where_below(v, low, low), high, high))
+        return
+    for at in range(0, n, 8):
+        v = plus(times(load_reals(sums, first + at), load_reals(factors, z)), load_reals(shifts, z))
+        z = z + 8 if z + 8 < period else 0
+        if has_residual:
+            v = plus(v, times(residual_factor, load_reals(added, at)))
+        if code == 1:
+            v = where_below(v, nothing, nothing)
+        elif code == 2:
+            v = where_below(v, nothing, times(v, alpha))
+        elif code == 3:
+            v = where_above(where_below(v, nothing, nothing), alpha, alpha)
+        if has_zero_point:
+            v = plus(v, zero_point)
+        if integer:
+            store_rounded(done, at, where_above(where_below(v, low, low), high, high))
+        else:
             store_reals(done, at, v)
 
 
 @inlined
 def is_linear(e: Any) -> Any:
-    """True if :func:`finish_run` computes this epilogue."""
+    """True if :func:`finish_run` computes this epilogue, for factors that are not too large."""
     return e.code <= 3 and e.divisor == 1 and e.out_scale == 1 and not e.half
 
 
 @inlined
-def fill_factors(factors: Any, shifts: Any, first: Any, count: Any, step: Any, e: Any) -> None:
-    """Set factors and shifts of `count` outputs from `first` on, `step` apart, repeated over the arrays' length.
+def fill_factors(factors: Any, shifts: Any, first: Any, count: Any, step: Any, e: Any) -> Any:
+    """Set factors and shifts of `count` outputs from `first` on, `step` apart; the last ones fill the arrays.
 
-    Without a scale the factor is 1. Without a bias the shift is -0, because x + -0 is x for every x.
+    Without a scale the factor is 1. Without a bias the shift is -0, because x + -0 is x for every x. Returns True
+    unless one of them is NaN or so large that a result may become NaN, which is stored as the integer 0.
     """
+    modest = True
     for i in range(factors.size):
         k = first + min(i, count - 1) * step
         factors[i] = e.scale[k if e.scale.size > 1 else 0] if e.scale.size else 1.0
         shifts[i] = e.bias[k] if e.bias.size else -0.0
+        modest = modest and abs(factors[i]) < LARGE and abs(shifts[i]) < LARGE
+    return modest

@@ -11,7 +11,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from convforge.backends.cpu.simd import Vector
@@ -108,13 +107,28 @@ def copy_eight(context: Any, target: Any, into: Any, source: Any, at: Any) -> An
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         run = ir.VectorType(context.get_value_type(source.dtype), 8)
-        to, there = (context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 2))
         align = source.dtype.bitwidth // 8
-        value = builder.load(builder.bitcast(builder.gep(there, [args[3]]), run.as_pointer()), align=align)
-        builder.store(value, builder.bitcast(builder.gep(to, [args[1]]), run.as_pointer()), align=align)
+        value = builder.load(_address(context, builder, signature, args, run, 2), align=align)
+        builder.store(value, _address(context, builder, signature, args, run), align=align)
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def widen_four(context: Any, target: Any, into: Any, source: Any, at: Any, number: Any) -> Any:
+    """Set four integers ``target[into + i] = source[at + i] - number``; the target has the wider type."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        narrow, wide = (ir.VectorType(context.get_value_type(kind.dtype), 4) for kind in (source, target))
+        value = builder.load(_address(context, builder, signature, args, narrow, 2), align=source.dtype.bitwidth // 8)
+        extend = builder.sext if source.dtype.signed else builder.zext
+        cast = context.cast(builder, args[4], number, target.dtype)
+        value = builder.sub(extend(value, wide), _broadcast(builder, cast, 4))
+        builder.store(value, _address(context, builder, signature, args, wide), align=target.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp, number), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -174,30 +188,34 @@ def where_above(context: Any, value: Any, limit: Any, other: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def round_even(context: Any, value: Any) -> Any:
-    """Round to integers, half to even."""
+def store_rounded(context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store reals rounded to integers, half to even. They must be in the range of the array's integer type."""
+    target = array.dtype
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(args[0].type, [args[0].type])
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.rint.v{REALS}f64")
-        return builder.call(function, args)
+        if not isinstance(target, types.Integer):
+            return context.get_dummy_value()
+        # The sum has no bits for fractions, and its lowest bits are the integer in two's complement.
+        rounded = builder.fadd(args[2], ir.Constant(args[2].type, [2.0**52 + 2.0**51] * REALS))
+        bits = builder.bitcast(rounded, ir.VectorType(ir.IntType(64), REALS))
+        kind = ir.VectorType(context.get_value_type(target), REALS)
+        pointer = _address(context, builder, signature, args, kind)
+        builder.store(builder.trunc(bits, kind), pointer, align=target.bitwidth // 8)
+        return context.get_dummy_value()
 
-    return reals(reals), generate
+    return types.void(array, types.intp, reals), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_reals(context: Any, array: Any, index: Any, value: Any) -> Any:
-    """Store reals cast to the array's type. For an integer type they must be integers in its range, or NaN, stored as 0."""
+    """Store reals cast to the array's float type."""
     target = array.dtype
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not isinstance(target, types.Float):
+            return context.get_dummy_value()
         value, kind = args[2], ir.VectorType(context.get_value_type(target), REALS)
-        if isinstance(target, types.Integer):
-            number = builder.fcmp_ordered("ord", value, value)
-            value = builder.select(number, value, ir.Constant(value.type, None))
-            value = builder.fptosi(value, ir.VectorType(ir.IntType(32), REALS))
-            value = builder.trunc(value, kind) if target.bitwidth < 32 else value
-        elif target.bitwidth < 64:
+        if target.bitwidth < 64:
             value = builder.fptrunc(value, kind)
         builder.store(value, _address(context, builder, signature, args, kind), align=target.bitwidth // 8)
         return context.get_dummy_value()
@@ -205,10 +223,10 @@ def store_reals(context: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, types.intp, reals), generate
 
 
-def _address(context: Any, builder: Any, signature: Any, args: Any, kind: Any) -> Any:
-    """Pointer to ``array[index]``, the first two arguments, as one to a value of LLVM's type `kind`."""
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    return builder.bitcast(builder.gep(array.data, [args[1]]), kind.as_pointer())
+def _address(context: Any, builder: Any, signature: Any, args: Any, kind: Any, side: int = 0) -> Any:
+    """Pointer to ``array[index]``, arguments `side` and the next one, as one to a value of LLVM's type `kind`."""
+    array = context.make_array(signature.args[side])(context, builder, args[side])
+    return builder.bitcast(builder.gep(array.data, [args[side + 1]]), kind.as_pointer())
 
 
 def _broadcast(builder: Any, scalar: Any, lanes: int) -> Any:
