@@ -162,14 +162,8 @@ def pack_pairs(w: Any, sources: Any, packed: Any, begin: Any, end: Any) -> None:
         for t in range(pairs):
             for side in range(2):
                 tap, into = sources[2 * t + side], (item * pairs + t) * 2 * rows + side
-                if tap < 0:
-                    there = 0
-                else:
-                    there = min(rows, outputs - first)
-                for i in range(there):
-                    put(target, into + 2 * i, get(source, at + i * taps + tap))
-                for i in range(there, rows):
-                    put(target, into + 2 * i, 0)
+                for i in range(rows):
+                    put(target, into + 2 * i, get(source, at + i * taps + tap) if i < there and tap >= 0 else 0)
 
 
 @jit
@@ -225,10 +219,14 @@ def one_by_eight(tile: Any, corners: Any, pixel: Any, offsets: Any, first: Any, 
     s6, s7 = load(sums, into + 6 * rows), load(sums, into + 7 * rows)
     for t in range(first, first + depth):
         offset, a = get(offsets, t), load(w, at)
-        s0, s1 = multiply_pairs(splat_pair(tile, p0 + offset), a, s0), multiply_pairs(splat_pair(tile, p1 + offset), a, s1)
-        s2, s3 = multiply_pairs(splat_pair(tile, p2 + offset), a, s2), multiply_pairs(splat_pair(tile, p3 + offset), a, s3)
-        s4, s5 = multiply_pairs(splat_pair(tile, p4 + offset), a, s4), multiply_pairs(splat_pair(tile, p5 + offset), a, s5)
-        s6, s7 = multiply_pairs(splat_pair(tile, p6 + offset), a, s6), multiply_pairs(splat_pair(tile, p7 + offset), a, s7)
+        s0 = multiply_pairs(splat_pair(tile, p0 + offset), a, s0)
+        s1 = multiply_pairs(splat_pair(tile, p1 + offset), a, s1)
+        s2 = multiply_pairs(splat_pair(tile, p2 + offset), a, s2)
+        s3 = multiply_pairs(splat_pair(tile, p3 + offset), a, s3)
+        s4 = multiply_pairs(splat_pair(tile, p4 + offset), a, s4)
+        s5 = multiply_pairs(splat_pair(tile, p5 + offset), a, s5)
+        s6 = multiply_pairs(splat_pair(tile, p6 + offset), a, s6)
+        s7 = multiply_pairs(splat_pair(tile, p7 + offset), a, s7)
         at += lanes
     put_two(sums, into, s0, s1)
     put_two(sums, into + 2 * rows, s2, s3)
