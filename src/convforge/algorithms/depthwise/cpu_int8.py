@@ -64,17 +64,17 @@ def walk_planes(x: Any, w: Any, out: Any, g: Any, epilogue: Any, tile_shape: Any
         for k in range(c * g.outputs, (c + 1) * g.outputs):
             for t in range(block.taps):
                 store(weights, t * lanes, splat_pair(w, (k * block.taps + t) * 2))
-            fill_factors(factors, shifts, k, 1, 0, epilogue)
+            vectors = fill_factors(factors, shifts, k, 1, 0, epilogue) and is_linear(epilogue)
             for p in range(p0, p1, block.rows):
                 last = min(p + block.rows, p1)
                 add_pairs(tile, (p - p0) * g.stride_h * tile_shape.pitch, corners, (last - p) * block.row_vectors,
                           offsets, weights, 0, block.taps, sums, 0, places, 1)  # fmt: skip
-                finish_plane(sums, done, added, factors, shifts, value, out, n, k, p, last, g, epilogue)
+                finish_plane(sums, done, added, factors, shifts, value, vectors, out, n, k, p, last, g, epilogue)
 
 
 @inlined
-def finish_plane(sums: Any, done: Any, added: Any, factors: Any, shifts: Any, value: Any, out: Any, n: Any, k: Any,
-                 p0: Any, p1: Any, g: Any, epilogue: Any) -> None:  # fmt: skip
+def finish_plane(sums: Any, done: Any, added: Any, factors: Any, shifts: Any, value: Any, vectors: Any, out: Any,
+                 n: Any, k: Any, p0: Any, p1: Any, g: Any, epilogue: Any) -> None:  # fmt: skip
     """Apply the epilogue to output rows [p0, p1) of channel `k`, in one run if they are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (
         epilogue.residual.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4]
@@ -84,7 +84,7 @@ def finish_plane(sums: Any, done: Any, added: Any, factors: Any, shifts: Any, va
         start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
         at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
         first, count = (p - p0) * g.Q, rows * g.Q
-        if not is_linear(epilogue):
+        if not vectors:
             store_row(sums, first, count, value, k, out.flat, start, out.place[4], epilogue, at, epilogue.place[4])
             continue
         if added.size:
@@ -132,7 +132,7 @@ def walk_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, tile_shape: Any
         gather_strip(tile, row, sums, x, n, c0, c1 - c0, p0, p1, g, tile_shape)
         for j in range(g.outputs):
             k = c0 * g.outputs + j
-            fill_factors(factors, shifts, k, c1 - c0, g.outputs, epilogue)
+            vectors = fill_factors(factors, shifts, k, c1 - c0, g.outputs, epilogue) and is_linear(epilogue)
             for p in range(p0, p1, block.rows):
                 last = min(p + block.rows, p1)
                 base = (p - p0) * g.stride_h * tile_shape.pitch
@@ -140,18 +140,18 @@ def walk_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, tile_shape: Any
                     filters = ((c0 // half + v) * g.outputs + j) * block.taps * lanes
                     add_pairs(tile, base + v * tile_shape.plane, corners, (last - p) * block.row_vectors, offsets, w,
                               filters, block.taps, sums, v * half, places, width)  # fmt: skip
-                finish_pixels(sums, width, done, added, factors, shifts, value, out, n, k, c1 - c0, p, last, g,
+                finish_pixels(sums, width, done, added, factors, shifts, value, vectors, out, n, k, c1 - c0, p, last, g,
                               epilogue)  # fmt: skip
 
 
 @inlined
-def finish_pixels(sums: Any, pitch: Any, done: Any, added: Any, factors: Any, shifts: Any, value: Any, out: Any, n: Any,
-                  k: Any, channels: Any, p0: Any, p1: Any, g: Any, epilogue: Any) -> None:  # fmt: skip
+def finish_pixels(sums: Any, pitch: Any, done: Any, added: Any, factors: Any, shifts: Any, value: Any, vectors: Any,
+                  out: Any, n: Any, k: Any, channels: Any, p0: Any, p1: Any, g: Any,
+                  epilogue: Any) -> None:  # fmt: skip
     """Apply the epilogue to the pixels of output rows [p0, p1)."""
-    linear = is_linear(epilogue)
     for p in range(p0, p1):
         at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
-        if not linear:
+        if not vectors:
             start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
             store_pixels(sums, (p - p0) * g.Q * pitch, pitch, g.Q, channels, value, k, g.outputs, out.flat, start,
                          out.place, epilogue, at)  # fmt: skip
@@ -159,7 +159,7 @@ def finish_pixels(sums: Any, pitch: Any, done: Any, added: Any, factors: Any, sh
             for q in range(g.Q):
                 copy_elements(added, ((p - p0) * g.Q + q) * pitch, 1, epilogue.residual, at + q * epilogue.place[4],
                               g.outputs * epilogue.place[2], channels)  # fmt: skip
-    if not linear:
+    if not vectors:
         return
     finish_run(sums, 0, (p1 - p0) * g.Q * pitch, factors, shifts, pitch, added, done, epilogue)
     for p in range(p0, p1):

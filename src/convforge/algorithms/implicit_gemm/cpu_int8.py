@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.host.rows import store_pixels
+from convforge.algorithms.host.rows import store_row
 from convforge.algorithms.host.rows_int8 import (
     copy_elements,
     fill_factors,
@@ -36,11 +36,11 @@ def pairs_by_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any
     most = block.pitch
     tile = np.empty(tile_shape.size, np.int16)
     sums = np.empty(most * block.rows, np.int32)
-    turned = np.empty(most * block.rows, np.int32)
-    done = np.empty(most * block.rows, out.flat.dtype)
-    added = np.empty(most * block.rows if epilogue.residual.size else 0, out.flat.dtype)
+    turned = np.empty(most * block.rows + 8, np.int32)  # vectors may pass the last pixel
+    done = np.empty(most * block.rows + 8, out.flat.dtype)
+    added = np.empty(most * block.rows + 8 if epilogue.residual.size else 0, out.flat.dtype)
     factors, shifts = np.empty(block.rows, np.float64), np.empty(block.rows, np.float64)
-    value = np.empty(max(block.rows, 512), values.dtype)
+    value = np.empty(most, values.dtype)
     work(x, w, out, g, epilogue, tile_shape, block, offsets, corners, tile, sums, turned, done, added, factors, shifts,
          value, begin, end)  # fmt: skip
 
@@ -93,16 +93,13 @@ def multiply(tile: Any, corners: Any, pixels: Any, offsets: Any, w: Any, first: 
 def finish(sums: Any, turned: Any, done: Any, added: Any, factors: Any, shifts: Any, value: Any, out: Any, n: Any,
            k: Any, there: Any, p0: Any, p1: Any, g: Any, epilogue: Any, block: Any) -> None:  # fmt: skip
     """Pass the sums of a block, `there` outputs from `k` on, through the epilogue."""
-    if not is_linear(epilogue):
-        for p in range(p0, p1):
-            start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
-            at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
-            store_pixels(sums, (p - p0) * g.Q * block.rows, block.rows, g.Q, there, value, k, 1, out.flat, start,
-                         out.place, epilogue, at)  # fmt: skip
-    elif out.place[4] == 1:
-        finish_planes(sums, turned, done, added, factors, shifts, out, n, k, there, p0, p1, g, epilogue, block)
-    else:
+    modest = fill_factors(factors, shifts, k, there, 1, epilogue)
+    vectors = is_linear(epilogue) and modest
+    if vectors and out.place[4] != 1:
         finish_pixels(sums, done, added, factors, shifts, out, n, k, there, p0, p1, g, epilogue, block)
+    else:
+        finish_planes(sums, turned, done, added, factors, shifts, value, vectors, out, n, k, there, p0, p1, g, epilogue,
+                      block)  # fmt: skip
 
 
 @inlined
@@ -110,7 +107,6 @@ def finish_pixels(sums: Any, done: Any, added: Any, factors: Any, shifts: Any, o
                   p0: Any, p1: Any, g: Any, epilogue: Any, block: Any) -> None:  # fmt: skip
     """The epilogue along the outputs of a pixel, whose sums are contiguous."""
     rows = block.rows
-    fill_factors(factors, shifts, k, there, 1, epilogue)
     if added.size:
         for p in range(p0, p1):
             at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
@@ -125,26 +121,32 @@ def finish_pixels(sums: Any, done: Any, added: Any, factors: Any, shifts: Any, o
 
 
 @inlined
-def finish_planes(sums: Any, turned: Any, done: Any, added: Any, factors: Any, shifts: Any, out: Any, n: Any, k: Any,
-                  there: Any, p0: Any, p1: Any, g: Any, epilogue: Any, block: Any) -> None:  # fmt: skip
+def finish_planes(sums: Any, turned: Any, done: Any, added: Any, factors: Any, shifts: Any, value: Any, vectors: Any,
+                  out: Any, n: Any, k: Any, there: Any, p0: Any, p1: Any, g: Any, epilogue: Any,
+                  block: Any) -> None:  # fmt: skip
     """The epilogue along the pixels of an output; the sums are transposed first."""
     rows, pitch, pixels, lanes = block.rows, block.pitch, (p1 - p0) * g.Q, lanes_of(sums)
     for pixel in range(0, pixels, lanes):
         for i in range(0, rows, lanes):
             transpose(sums, pixel * rows + i, rows, turned, i * pitch + pixel, pitch)
-    whole = out.place[3] == g.Q and (added.size == 0 or (epilogue.place[3] == g.Q and epilogue.place[4] == 1))
+    whole = out.place[3] == g.Q * out.place[4] and (added.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4])
     high = p1 - p0 if whole else 1
     for i in range(there):
-        fill_factors(factors[:lanes], shifts[:lanes], k + i, 1, 0, epilogue)
-        if added.size:
-            for p in range(p0, p1, high):
-                at = epilogue.place[0] + n * epilogue.place[1] + (k + i) * epilogue.place[2] + p * epilogue.place[3]
-                copy_elements(added, (p - p0) * g.Q, 1, epilogue.residual, at, epilogue.place[4], high * g.Q)
-        finish_run(turned, i * pitch, (pixels + lanes - 1) // lanes * lanes, factors, shifts, lanes, added, done,
-                   epilogue)  # fmt: skip
+        if vectors:
+            fill_factors(factors[:lanes], shifts[:lanes], k + i, 1, 0, epilogue)
         for p in range(p0, p1, high):
             start = out.place[0] + n * out.place[1] + (k + i) * out.place[2] + p * out.place[3]
-            copy_elements(out.flat, start, 1, done, (p - p0) * g.Q, 1, high * g.Q)
+            at = epilogue.place[0] + n * epilogue.place[1] + (k + i) * epilogue.place[2] + p * epilogue.place[3]
+            first, count = i * pitch + (p - p0) * g.Q, high * g.Q
+            if not vectors:
+                store_row(turned, first, count, value, k + i, out.flat, start, out.place[4], epilogue, at,
+                          epilogue.place[4])  # fmt: skip
+                continue
+            if added.size:
+                copy_elements(added, 0, 1, epilogue.residual, at, epilogue.place[4], count)
+            finish_run(turned, first, (count + lanes - 1) // lanes * lanes, factors, shifts, lanes, added, done,
+                       epilogue)  # fmt: skip
+            copy_elements(out.flat, start, out.place[4], done, 0, 1, count)
 
 
 @jit
