@@ -122,7 +122,8 @@ def test_sums_near_the_bound_of_int32_are_exact() -> None:
     taps = (2**31 - 1) // (255 * 128)
     x, w = np.full((1, 1, 1, taps), 255, np.uint8), np.full((16, taps, 1, 1), -128, np.int8)
     for layout, image in (("NHWC", x), ("NCHW", x.reshape(1, taps, 1, 1))):
-        found = convforge.conv2d(image, w, layout=layout, out_dtype="int32", algorithm="implicit_gemm_int8")
+        sums = convforge.Quantization(x=(1.0, 0), w=(1.0, 0))
+        found = convforge.conv2d(image, w, layout=layout, quantization=sums, algorithm="implicit_gemm_int8")
         assert (found == -128 * 255 * taps).all()
 
 
