@@ -26,6 +26,8 @@ PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text
 SPECIALISTS: dict[str, str] = {
     "gemm_1x1": "1x1 filters",
     "depthwise": "groups of one channel",
+    "depthwise_int8": "groups of one channel, of 8-bit integers",
+    "implicit_gemm_int8": "8-bit integers",
     "winograd_f2": "3x3 filters at stride 1",
     "winograd_f4": "3x3 filters at stride 1",
     "fft": "float pictures",

@@ -10,6 +10,7 @@ from typing import Any
 from convforge.algorithms.contract import Algorithm, Config, precision_refusal
 from convforge.algorithms.depthwise import Depthwise
 from convforge.algorithms.depthwise import device as depthwise
+from convforge.algorithms.depthwise.int8 import DepthwiseInt8
 from convforge.algorithms.direct import DirectNaive, DirectRows
 from convforge.algorithms.direct import device as direct
 from convforge.algorithms.elementwise import Relu
@@ -28,6 +29,7 @@ from convforge.algorithms.implicit_gemm import device as implicit_gemm
 from convforge.algorithms.implicit_gemm.dp4a import ImplicitGemmDp4a
 from convforge.algorithms.implicit_gemm.few_channels import ImplicitGemmFewChannels
 from convforge.algorithms.implicit_gemm.few_outputs import ImplicitGemmFewOutputs
+from convforge.algorithms.implicit_gemm.int8 import ImplicitGemmInt8 as ImplicitGemmInt8OnCpu
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitGemmTf32Mma
 from convforge.algorithms.implicit_gemm.mma_bytes import ImplicitGemmFp8Mma, ImplicitGemmInt8Mma
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
@@ -50,9 +52,9 @@ AnyAlgorithm = Algorithm[Any, Any]
 
 # In ladder order.
 OURS: tuple[AnyAlgorithm, ...] = (
-    *(DirectNaive(), DirectRows(), Depthwise()),
+    *(DirectNaive(), DirectRows(), Depthwise(), DepthwiseInt8()),
     *(GemmLoops(), GemmBlocked(), GemmBlas(), Gemm1x1()),
-    *(Im2col(), ImplicitGemm(), WinogradF2(), WinogradF4(), Fft(), Separable()),
+    *(Im2col(), ImplicitGemm(), ImplicitGemmInt8OnCpu(), WinogradF2(), WinogradF4(), Fft(), Separable()),
     *(MaxPoolRows(), Relu()),
 )
 

@@ -21,8 +21,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 FASTMATH = {"contract"}
 # Files outside the methods' folder that hold kernels, or parts of them.
 CALLED = (
-    *("backends/cpu/inlining.py", "backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py"),
-    *("verify/loops.py", "verify/scans.py"),
+    *("backends/cpu/inlining.py", "backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/simd_pairs.py"),
+    *("backends/cpu/waiting.py", "verify/loops.py", "verify/scans.py"),
 )
 
 
