@@ -129,7 +129,8 @@ def _filter(x: Any, numbers: Numbers, words: Words, last: bool, call: Callable[.
     try:
         state = [None if one is None else (one.data_ptr(), one._version) for one in numbers]
     except RuntimeError:  # a tensor of inference mode has no version, which would tell whether it has changed
-        return call(_made, x, numbers, words)
+        unkept: Filter = call(_made, x, numbers, words)
+        return unkept
     key = last, torch.are_deterministic_algorithms_enabled(), words
     kept = _FILTERS.setdefault(numbers.weight, {})
     found = kept.get(key)
