@@ -76,6 +76,7 @@ def computed(method: Any, config: Config | None, problem: Any, arrays: dict[str,
     return plan(plan.buffers(arrays["x"], plan.prepare(arrays["w"]), operands, out))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("method", "text", "config"), WAYS, ids=[f"{way[1]}-{way[2]}" for way in WAYS])
 def test_every_way_has_the_bits_of_direct_naive(method: Any, text: str, config: Config) -> None:
     problem = parse_problem(text)
@@ -88,7 +89,7 @@ def test_every_way_has_the_bits_of_direct_naive(method: Any, text: str, config: 
     assert np.array_equal(computed(method, config, problem, arrays), expected)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end or "plain")
 @pytest.mark.parametrize("out", ["u8", "i8", "i32", "f32", "f16"])
 def test_every_epilogue_has_the_bits_of_direct_naive(end: str, out: str) -> None:
@@ -103,6 +104,7 @@ def test_every_epilogue_has_the_bits_of_direct_naive(end: str, out: str) -> None
             assert found.tobytes() == expected.tobytes(), (method, layout)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["implicit_gemm_int8", "depthwise_int8"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "float32"])
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
