@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.dp4a import bytes_refusal
@@ -25,17 +26,32 @@ FIRST_ARCHITECTURE = 80  # first one with these tensor cores
 GROUP = 16  # channels of a product
 CHANNELS = 4  # of a lane
 
-# Groups of channels of a block, warps of a group, and rows of outputs of a tile, worth comparing; columns of a warp,
-# and of a tile, at most.
-TILES = ((3, 4, 14), (3, 7, 14), (1, 4, 14), (3, 4, 28), (9, 2, 4), (3, 2, 4), (9, 2, 8), (3, 2, 8), (1, 4, 4), (1, 4, 28))
+
+class Tile(NamedTuple):
+    """Tile of a block, but for its columns, and its warps: at most so many."""
+
+    groups: int  # groups of channels
+    parts: int  # warps of a group
+    rows: int  # rows of outputs
+
+
+# Tiles worth comparing.
+TILES = (
+    Tile(3, 4, 14), Tile(3, 7, 14), Tile(1, 4, 14), Tile(3, 4, 28), Tile(9, 2, 4), Tile(3, 2, 4), Tile(9, 2, 8),
+    Tile(3, 2, 8), Tile(1, 4, 4), Tile(1, 4, 28),
+)  # fmt: skip
+
+# Columns of outputs that a warp computes at once; and of a tile, at most.
 UNIT, MOST_COLUMNS = 8, 64
 
-# Channels and rows computed for each one that there is, at most, for a good tile.
+# A good tile computes at most so many times the channels and rows of the problem.
 MOST_WASTE = 1.2
 
-# Pairs of taps whose matrices a warp holds in registers, at most; and resident threads per SM, at least.
+# Pairs of taps whose matrices fit in a warp's registers; and resident threads per SM, at least.
 MOST_PAIRS, RESIDENT = 25, 768
-REGISTERS, OF_PAIR = 56, 4  # of a thread, about, and more of them for each pair of taps
+
+# Registers of a thread, about: so many, and more for each pair of taps.
+REGISTERS, OF_PAIR = 56, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +84,15 @@ class DepthwiseBytes(DepthwiseConvolution[DepthwiseBytesConfig]):
     look = Mark("olive", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Products of 16 pixels by 32 x 8 bytes, for 8 channels and two taps."""
-        taps = -(-problem.r * problem.s // 2) * 2
+        """A product has two taps of 16 channels for each of 8 outputs, of which two factors are not zero."""
+        taps = 2 * _pairs(problem)
         return Work(2 * taps * GROUP * problem.n * problem.p * problem.q * problem.k, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         if not is_preferred(problem):
             return None
-        return Preference(Rank.PLANES_AS_MATRICES, "every filter sees one channel: tensor cores multiply two taps at once")
+        reason = "every filter sees one channel: tensor cores multiply two taps of 16 channels at once"
+        return Preference(Rank.PLANES_AS_MATRICES, reason)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return bytes_refusal(problem) or super().refuses(problem, facts)
@@ -84,8 +101,8 @@ class DepthwiseBytes(DepthwiseConvolution[DepthwiseBytesConfig]):
         return DepthwiseBytesConfig(1, 1, 2, UNIT)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseBytesConfig]:
-        """Tiles that waste little at the edges and give every SM a block first."""
-        found = [_config(problem, facts, *tile) for tile in TILES]
+        """Return valid configs, first those that waste little at the edges and give every SM a block."""
+        found = [_config(problem, facts, tile) for tile in TILES]
         fit = self.valid(problem, dict.fromkeys(found), facts) or [self.least(problem)]
 
         def is_worse(config: DepthwiseBytesConfig) -> bool:
@@ -99,8 +116,8 @@ class DepthwiseBytes(DepthwiseConvolution[DepthwiseBytesConfig]):
     def kernel(self, problem: Conv2dProblem, config: DepthwiseBytesConfig) -> Kernel:
         fill = math.gcd(problem.c, VECTOR_BYTES)
         prelude = constants(
-            GROUPS_C=config.groups, PARTS=config.parts, TILE_P=config.tile_p, TILE_Q=config.tile_q, FILL=fill,
-        )  # fmt: skip
+            GROUPS_C=config.groups, PARTS=config.parts, TILE_P=config.tile_p, TILE_Q=config.tile_q, FILL=fill
+        )
         tiles = _tiles(problem, config)
         step = -(-tiles // config.each)
         x = Vectors({"n": problem.n, "h": problem.h, "w": problem.w}, {"c": 1}, fill)
@@ -112,16 +129,14 @@ class DepthwiseBytes(DepthwiseConvolution[DepthwiseBytesConfig]):
             _shared_bytes(problem, config), fields=fields, vectors=(x, out),
         )  # fmt: skip
 
-    def config_refusal(
-        self, problem: Conv2dProblem, config: DepthwiseBytesConfig, facts: DeviceFacts
-    ) -> Reason | None:
+    def config_refusal(self, problem: Conv2dProblem, config: DepthwiseBytesConfig, facts: DeviceFacts) -> Reason | None:
         if (reason := least_refusal(config) or threads_refusal(config.threads)) is not None:
             return reason
-        if (pairs := -(-problem.r * problem.s // 2)) > MOST_PAIRS:
-            return Reason("matrices of {pairs} pairs of taps are more than the {most} that fit registers",
+        if (pairs := _pairs(problem)) > MOST_PAIRS:
+            return Reason("a warp's registers hold the matrices of {most} pairs of taps, not of {pairs}",
                           pairs=pairs, most=MOST_PAIRS)  # fmt: skip
         if config.tile_p % 2 or config.tile_q % UNIT:
-            return Reason("a tile of {rows} x {columns} outputs must have pairs of rows, and {unit} columns at a time",
+            return Reason("a tile has an even number of rows and a multiple of {unit} columns, not {rows} x {columns}",
                           rows=config.tile_p, columns=config.tile_q, unit=UNIT)  # fmt: skip
         if (room := _shared_bytes(problem, config) + _matrices_bytes(problem, config)) > facts.block_shared_bytes:
             return Reason("the pixels of a tile take {room} bytes of shared memory; a block has {most}",
@@ -131,17 +146,21 @@ class DepthwiseBytes(DepthwiseConvolution[DepthwiseBytesConfig]):
         return None
 
 
-def _config(problem: Conv2dProblem, facts: DeviceFacts, groups: int, parts: int, rows: int) -> DepthwiseBytesConfig:
+def _config(problem: Conv2dProblem, facts: DeviceFacts, tile: Tile) -> DepthwiseBytesConfig:
     """Make a config whose tiles share the image evenly, and whose blocks all run at once."""
-    columns = -(-even_share(problem.q, MOST_COLUMNS) // UNIT)
-    rows = -(-even_share(problem.p, rows) // 2) * 2
-    groups = min(groups, -(-problem.k // GROUP))
-    config = DepthwiseBytesConfig(groups, min(parts, columns), rows, columns * UNIT)
+    units = -(-even_share(problem.q, MOST_COLUMNS) // UNIT)
+    rows = -(-even_share(problem.p, tile.rows) // 2) * 2
+    groups = min(tile.groups, -(-problem.k // GROUP))
+    config = DepthwiseBytesConfig(groups, min(tile.parts, units), rows, units * UNIT)
     room = _shared_bytes(problem, config) + _matrices_bytes(problem, config)
-    registers = REGISTERS + OF_PAIR * -(-problem.r * problem.s // 2)
-    held = blocks_held(facts, config.threads // 32, room, registers)
+    held = blocks_held(facts, config.threads // 32, room, REGISTERS + OF_PAIR * _pairs(problem))
     tiles = _tiles(problem, config) * _channel_blocks(problem, config)
     return replace(config, each=max(1, -(-tiles // (facts.cores * held))))
+
+
+def _pairs(problem: Conv2dProblem) -> int:
+    """Pairs of taps of a filter; PAIRS of bytes.cu."""
+    return -(-problem.r * problem.s // 2)
 
 
 def _tiles(problem: Conv2dProblem, config: DepthwiseBytesConfig) -> int:
@@ -150,6 +169,7 @@ def _tiles(problem: Conv2dProblem, config: DepthwiseBytesConfig) -> int:
 
 
 def _channel_blocks(problem: Conv2dProblem, config: DepthwiseBytesConfig) -> int:
+    """Blocks that the channels of a tile take; BLOCKS_C of bytes.cu."""
     return -(-problem.k // (GROUP * config.groups))
 
 
@@ -162,4 +182,4 @@ def _shared_bytes(problem: Conv2dProblem, config: DepthwiseBytesConfig) -> int:
 
 def _matrices_bytes(problem: Conv2dProblem, config: DepthwiseBytesConfig) -> int:
     """Bytes of the matrices of a block; Matrices of bytes.cu."""
-    return config.groups * -(-problem.r * problem.s // 2) * 8 * 16
+    return config.groups * _pairs(problem) * 8 * 16

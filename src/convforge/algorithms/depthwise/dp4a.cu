@@ -218,7 +218,7 @@ __device__ __forceinline__ void store(const Dp4a &args, const FourChannels &chan
         if (KNOWN != INSIDE && tile.q + j >= conv.Q) break;
         const Sums four = {sums[0][j], sums[1][j], sums[2][j], sums[3][j]};
         bool sure;
-        auto values = channels.results<out_t>(conv, four, sure);
+        Vector<out_t, CHANNELS> values = channels.results<out_t>(conv, four, sure);
         if (!sure) values = channels.exactly<out_t>(conv, four, tile.n, tile.k, p, tile.q + j);
         if (KNOWN == INSIDE || args.aligned_out) store_four<true>(conv, to + j * step, values);
         else store_four<false>(conv, to + j * step, values);

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.algorithms.contract import Config
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, one_channel_refusal
+from convforge.algorithms.depthwise.family import (
+    DepthwiseConvolution,
+    is_preferred,
+    one_channel_refusal,
+    threads_refusal,
+)
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.host.conv import LIMIT_BITS, MOST_BLOCKS, divisor
 from convforge.algorithms.host.on_device import Kernel, Vectors, least_refusal
@@ -18,20 +23,34 @@ from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# First architecture with the product of words, and its types.
+# First architecture with dp4a, and the types of its factors.
 FIRST_ARCHITECTURE, TYPES = 61, ("int8", "uint8")
 
 CHANNELS = 4  # of a word
 
-# Outputs of a thread in a row, and rows of pixels that it loads ahead, worth comparing.
-TILES = ((4, 1), (4, 3), (2, 1), (8, 1))
 
-# Registers of a thread for sums, pixels, windows and factors: at most; bytes of shared memory for the filters of a
-# block, at most.
-MOST_REGISTERS, TAPS_BYTES = 200, 48 << 10
+class Tile(NamedTuple):
+    """Tile of a thread, but for the height of its strip."""
 
-# Words of channels of a block, at most; threads of a block; resident threads per SM; and launched threads per SM, at
-# least: with fewer, too few bytes are on their way from memory.
+    out_q: int  # neighbouring outputs
+    ahead: int  # rows of pixels that are loaded before the first is used
+
+
+# Tiles worth comparing.
+TILES = (Tile(4, 1), Tile(4, 3), Tile(2, 1), Tile(8, 1))
+
+# Heights of strips worth comparing: an image in 1, 2, ... up to so many strips.
+MOST_STRIPS = 8
+
+# Limits of a thread: registers for sums, pixels, windows and factors; pixels of a row, of which a word has a bit each;
+# products of the unrolled loop over rows. And bytes of shared memory for the filters of a block.
+MOST_REGISTERS, MOST_COLUMNS, MOST_UNROLLED, TAPS_BYTES = 200, 32, 2400, 48 << 10
+
+# Words of filters, of each channel, that fit in a thread's registers; KEPT of dp4a.cu.
+KEPT_WORDS = 3
+
+# Words of channels of a block, at most; threads of a block; resident threads per SM, at least; and launched threads per
+# SM, at least: with fewer, too few bytes are on their way from memory.
 BLOCK_WORDS, BLOCK_THREADS, RESIDENT, ENOUGH_THREADS = 48, 256, 512, 400
 
 
@@ -72,21 +91,20 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
         if (reason := bytes_refusal(problem)) is not None:
             return reason
         if max(problem.dilation) > 1:
-            return Reason("taps of a word must be neighbours: dilation={dilation} must be 1", dilation=problem.dilation)
+            return Reason("a word holds neighbouring taps: dilation={dilation} must be 1", dilation=problem.dilation)
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
-            return Reason("these products came with sm_{first}; this is {architecture}",
+            return Reason("dp4a came with sm_{first}; this is {architecture}",
                           first=FIRST_ARCHITECTURE, architecture=facts.architecture)  # fmt: skip
         return super().refuses(problem, facts)
 
     def least(self, problem: Conv2dProblem) -> DepthwiseDp4aConfig:
-        return _config(problem, 1, 1, 1)
+        return _config(problem, Tile(1, 1), 1)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseDp4aConfig]:
-        """The highest strips that give the device enough threads first, then the others."""
+        """Return valid configs, the first with the highest strips that give the device enough threads."""
         found = [
-            _config(problem, out_q, even_share(problem.p, -(-problem.p // parts)), ahead)
-            for out_q, ahead in TILES for parts in range(1, 9)
-        ]  # fmt: skip
+            _config(problem, tile, -(-problem.p // strips)) for tile in TILES for strips in range(1, MOST_STRIPS + 1)
+        ]
         fit = self.valid(problem, dict.fromkeys(found), facts) or [self.least(problem)]
 
         def threads(config: DepthwiseDp4aConfig) -> int:
@@ -97,9 +115,7 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
         return [default, *(config for config in fit if config != default)]
 
     def kernel(self, problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> Kernel:
-        prelude = constants(
-            OUT_Q=config.out_q, AHEAD=config.ahead, BLOCK_C=config.block_c, BLOCK_T=config.block_t,
-        )  # fmt: skip
+        prelude = constants(OUT_Q=config.out_q, AHEAD=config.ahead, BLOCK_C=config.block_c, BLOCK_T=config.block_t)
         tiles = _tiles(problem, config)
         grid = (-(-problem.k // CHANNELS // config.block_c) * -(-tiles // config.block_t), min(problem.n, MOST_BLOCKS))
         x = Vectors({"n": problem.n, "h": problem.h, "w": problem.w}, {"c": 1}, CHANNELS)
@@ -116,13 +132,9 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
         dense = (x.c, x.w, out.c, out.w) == (1, problem.c, 1, problem.k)
         args.dense = args.aligned_x and args.aligned_out and dense
 
-    def config_refusal(
-        self, problem: Conv2dProblem, config: DepthwiseDp4aConfig, facts: DeviceFacts
-    ) -> Reason | None:
-        if (reason := least_refusal(config)) is not None:
+    def config_refusal(self, problem: Conv2dProblem, config: DepthwiseDp4aConfig, facts: DeviceFacts) -> Reason | None:
+        if (reason := least_refusal(config) or threads_refusal(config.threads)) is not None:
             return reason
-        if config.threads > 1024:
-            return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
         if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
             return Reason(
                 "the filters of a block's channels take {nbytes} bytes of shared memory; {most} are to be had",
@@ -130,6 +142,12 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
             )  # fmt: skip
         if (tiles := _tiles(problem, config)) >= 2**LIMIT_BITS:
             return Reason("{tiles} tiles are more than a launch counts", tiles=tiles)
+        if (columns := _columns(problem, config)) > MOST_COLUMNS:
+            return Reason("a thread needs {columns} pixels of a row, more than {most}",
+                          columns=columns, most=MOST_COLUMNS)  # fmt: skip
+        if (products := _unrolled(problem, config)) > MOST_UNROLLED:
+            return Reason("a loop of {products} products is too long to be unrolled; {most} are not",
+                          products=products, most=MOST_UNROLLED)  # fmt: skip
         if (need := _registers(problem, config)) > MOST_REGISTERS:
             return Reason(
                 "sums, pixels and weights of a thread take {need} registers; {most} are to be had",
@@ -139,24 +157,26 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
 
 
 def bytes_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why a method of words of four channels cannot compute a problem, or None."""
+    """Return why a method of bytes, with words of four channels in NHWC, cannot compute a problem, or None."""
     if (reason := one_channel_refusal(problem)) is not None:
         return reason
     if problem.x_dtype not in TYPES or problem.w_dtype not in TYPES:
         return Reason("x and w must be of {types}; these are {x} and {w}",
                       types=", ".join(TYPES), x=problem.x_dtype, w=problem.w_dtype)  # fmt: skip
     if problem.x_layout != "NHWC" or problem.out_layout != "NHWC":
-        return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
+        return Reason("channels must be contiguous: x and out must be NHWC, not {x_layout} and {out_layout}",
+                      x_layout=problem.x_layout, out_layout=problem.out_layout)  # fmt: skip
     if problem.k != problem.c or problem.c % CHANNELS:
-        return Reason("the {c} channels must be whole words of {channels}, and have an output each; K={k}",
-                      c=problem.c, channels=CHANNELS, k=problem.k)  # fmt: skip
+        return Reason("words hold {channels} channels: C={c} must be a multiple of it, and K={k} equal C",
+                      channels=CHANNELS, c=problem.c, k=problem.k)  # fmt: skip
     return None
 
 
-def _config(problem: Conv2dProblem, out_q: int, height: int, ahead: int) -> DepthwiseDp4aConfig:
-    """Make a config of a tile, with a block that the channels fill."""
-    block_c = even_share(problem.k // CHANNELS, BLOCK_WORDS)
-    return DepthwiseDp4aConfig(out_q, height, ahead, block_c, max(1, BLOCK_THREADS // block_c))
+def _config(problem: Conv2dProblem, tile: Tile, height: int) -> DepthwiseDp4aConfig:
+    """Make a config of a tile and the height of its strip, with a block that the channels fill."""
+    of_word = 4 * problem.r * _tap_words(problem) * CHANNELS  # bytes of the filters of a word of channels
+    block_c = even_share(problem.k // CHANNELS, min(BLOCK_WORDS, TAPS_BYTES // of_word))
+    return DepthwiseDp4aConfig(tile.out_q, height, tile.ahead, block_c, max(1, BLOCK_THREADS // block_c))
 
 
 def _tiles(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
@@ -164,15 +184,36 @@ def _tiles(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
     return -(-problem.q // config.out_q) * -(-problem.p // config.height)
 
 
+def _tap_words(problem: Conv2dProblem) -> int:
+    """Words of a filter row; TAP_WORDS of dp4a.cu."""
+    return -(-problem.s // 4)
+
+
 def _taps_bytes(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
     """Bytes of shared memory for the filters of a block's channels."""
-    return 4 * problem.r * -(-problem.s // 4) * CHANNELS * config.block_c
+    return 4 * problem.r * _tap_words(problem) * CHANNELS * config.block_c
+
+
+def _columns(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
+    """Pixels of a row that a thread needs; COLUMNS of dp4a.cu."""
+    return (config.out_q - 1) * problem.stride[1] + problem.s
+
+
+def _ring(problem: Conv2dProblem) -> int:
+    """Rows of outputs whose windows contain the same row of pixels; RING of dp4a.cu."""
+    return -(-problem.r // problem.stride[0])
+
+
+def _unrolled(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
+    """Products in the code of the loop over rows; STEPS of dp4a.cu."""
+    ring = _ring(problem)
+    steps = ring if ring * problem.stride[0] % config.ahead == 0 else ring * config.ahead
+    return steps * problem.r * _tap_words(problem) * CHANNELS * config.out_q
 
 
 def _registers(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
     """Registers for the sums, pixels, windows and factors of a thread; see dp4a.cu."""
-    columns = (config.out_q - 1) * problem.stride[1] + problem.s
-    ring, tap_words = -(-problem.r // problem.stride[0]), -(-problem.s // 4)
-    kept = problem.r * tap_words * CHANNELS if problem.r * tap_words <= 3 else CHANNELS
-    sums, windows = ring * config.out_q * CHANNELS, config.out_q * CHANNELS
+    columns, tap_words = _columns(problem, config), _tap_words(problem)
+    kept = problem.r * tap_words * CHANNELS if problem.r * tap_words <= KEPT_WORDS else CHANNELS
+    sums, windows = _ring(problem) * config.out_q * CHANNELS, config.out_q * CHANNELS
     return sums + windows + kept + config.ahead * columns + -(-columns // 4) * CHANNELS + 4 * CHANNELS
