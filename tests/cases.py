@@ -168,6 +168,8 @@ CONV2D = [
     Case("n1c6h12w20_k6r3s3_p1_g6_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
     Case("n2c4h12w32_k4r5s3_p2x1_g4_u8-i8-i32-i32_nchw_+zero:7"),
     Case("n1c4h12w20_k4r3s3_p1_constant9.0_g4_u8-i8-i32-i32_nchw_+zero:7"),
+    Case("n2c20h9w11_k20r3s3_p1_g20_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
+    Case("n1c12h10w9_k12r5s4_st2x1_p2x1x1x2_reflect_g12_i8-u8-i32-i32_nhwc_+zero:-7"),
     Case("n1c4h11w12_k4r3s3_p1_g4_f64_nhwc", FLOATS),
     Case("n1c4h11w12_k8r11s13_p5x6_g4_f64_nchw", FLOATS),
     Case("n2c4h9w10_k8r3s3_p1_g4_f32_nhwc-kcrs-nchw", FLOATS),

@@ -47,6 +47,12 @@ def takes(algorithm: Any, text: str) -> bool:
             return _is_of_halves(problem)
         if algorithm.name == "depthwise_batch":
             return _is_of_halves(problem) and _has_few_rows(problem)
+        if algorithm.name == "depthwise_dp4a":
+            ring, words = -(-problem.r // problem.stride[0]), -(-problem.s // 4)
+            small = problem.s <= 32 and ring * problem.r * words * 4 <= 2400
+            return _is_of_words_of_channels(problem) and problem.dilation == (1, 1) and small
+        if algorithm.name == "depthwise_bytes":
+            return _is_of_words_of_channels(problem) and problem.r * problem.s <= 50
         side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
         return problem.groups == problem.c and side_by_side
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_boxes":
@@ -139,6 +145,13 @@ def _has_whole_rows(problem: Conv2dProblem) -> bool:
     alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NCHW"
     small = max(problem.h, problem.w) <= 64
     return alone and small and numbers <= 190 and problem.p <= 1024
+
+
+def _is_of_words_of_channels(problem: Conv2dProblem) -> bool:
+    """True for depthwise problems of 8-bit integers in NHWC, with an output for each of a multiple of four channels."""
+    alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NHWC"
+    bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in (problem.x_dtype, problem.w_dtype))
+    return alone and bytes_ and problem.c % 4 == 0
 
 
 def _is_of_halves(problem: Conv2dProblem) -> bool:

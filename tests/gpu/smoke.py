@@ -31,6 +31,7 @@ PROBLEMS = {
                "n2c5h14w14_k5r5s5_st2_p2_g5_f16_nchw", "n1c3h27w20_k3r7s7_p3_g3_f16_nchw",
                "n2c20h11w13_k9r3s3_st2_p1_f32_nhwc_+bias+relu", "n2c32h11w13_k40r3s3_st1_p1_f16_nhwc",
                "n2c40h11w13_k38r3s3_p1_u8-i8-u8-i32_nhwc_+zero:77+scale:channel+bias",
+               "n2c36h11w13_k36r3s3_p1_g36_u8-i8-u8-i32_nhwc_+zero:77+scale:channel+bias",
                "n2c40h11w13_k38r3s3_p1_f8e4m3-f8e5m2-f16-f32_nhwc"),
     "gemm": ("m33n29k17_f32", "m70n72k104_f32", "m70n72k104_f16"),
     "max_pool2d": ("max_n1c2h9w10_r3s3_st2_p1_f32_nchw",),

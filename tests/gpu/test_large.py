@@ -63,6 +63,7 @@ OTHERS = (
     "implicit_gemm_split", "implicit_gemm_split_mma", "implicit_gemm_tf32_mma", "implicit_gemm_mma",
     "implicit_gemm_few_channels", "implicit_gemm_split_few_channels", "im2col_tf32",
     "implicit_gemm_int8_mma", "implicit_gemm_fp8_mma", "implicit_gemm_dp4a", "direct_dp4a",
+    "depthwise_dp4a", "depthwise_bytes",
 )  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared.
 
     depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes; those of tensor cores such types,
-    or one channel.
+    or one channel; depthwise_dp4a one channel.
     """
     runtime = gpu()
     layout = "nhwc" if algorithm.name == "depthwise_channels" else "nchw"

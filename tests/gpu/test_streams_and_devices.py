@@ -24,6 +24,7 @@ WHOLE_ROWS = "n2c3h40w44_k5r3s3_p1_f32_nchw"  # of multiples of 16 bytes
 BYTES = "n2c3h40w48_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc"
 PLANES = "n20c40h14w14_k40r5s5_p2_g40_f32_nchw"
 HALVES = "n20c40h28w28_k40r7s7_p3_g40_f16_nchw"
+DEPTHWISE_BYTES = "n20c48h28w28_k48r5s5_p2_g48_u8-i8-u8-i32_nhwc_+zero:9"
 LAYER = "n8c64h28w28_k64r3s3_p1_f16_nhwc"
 # Written again and again, so that the stream is busy for milliseconds while the host goes on.
 BUSY_BYTES, BUSY_TIMES = 256 << 20, 40
@@ -39,6 +40,8 @@ def text_for(algorithm: Any) -> str:
         return PLANES
     if algorithm.name in ("depthwise_mma", "depthwise_batch"):
         return HALVES
+    if algorithm.name in ("depthwise_dp4a", "depthwise_bytes"):
+        return DEPTHWISE_BYTES
     if algorithm.name in ("implicit_gemm_wgmma", "implicit_gemm_mma"):
         return LAYER
     if algorithm.name == "implicit_gemm_few_channels":

@@ -103,7 +103,7 @@ struct Filters {
     }
 };
 
-// Knowledge about a tile: its pixels allow no vectors; they do; or its columns are in the image, with contiguous pixels.
+// Knowledge about a tile: none; pixels and outputs allow vectors; its columns are also in the image, and pixels contiguous.
 enum Known { NOTHING, ALIGNED, INSIDE };
 
 // The pixels of a thread's columns in rows of the image.
@@ -220,8 +220,7 @@ __device__ __forceinline__ void store(const Dp4a &args, const FourChannels &chan
         bool sure;
         Vector<out_t, CHANNELS> values = channels.results<out_t>(conv, four, sure);
         if (!sure) values = channels.exactly<out_t>(conv, four, tile.n, tile.k, p, tile.q + j);
-        if (KNOWN == INSIDE || args.aligned_out) store_four<true>(conv, to + j * step, values);
-        else store_four<false>(conv, to + j * step, values);
+        store_four<KNOWN != NOTHING>(conv, to + j * step, values);
     }
 }
 
@@ -279,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_dp4
     for (int n = blockIdx.y; n < conv.N; n += gridDim.y) {
         const Tile tile = {n, word * CHANNELS, p, q, min(args.height, conv.P - p)};
         if (inside) compute<INSIDE>(args, filters, channels, tile);
-        else if (args.aligned_x) compute<ALIGNED>(args, filters, channels, tile);
+        else if (args.aligned_x && args.aligned_out) compute<ALIGNED>(args, filters, channels, tile);
         else compute<NOTHING>(args, filters, channels, tile);
     }
 }

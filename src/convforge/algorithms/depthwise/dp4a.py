@@ -36,8 +36,9 @@ class Tile(NamedTuple):
     ahead: int  # rows of pixels that are loaded before the first is used
 
 
-# Tiles worth comparing.
+# Tiles worth comparing; the smallest one is for filters that leave no registers for others.
 TILES = (Tile(4, 1), Tile(4, 3), Tile(2, 1), Tile(8, 1))
+SMALLEST = Tile(1, 1)
 
 # Heights of strips worth comparing: an image in 1, 2, ... up to so many strips.
 MOST_STRIPS = 8
@@ -46,8 +47,9 @@ MOST_STRIPS = 8
 # products of the unrolled loop over rows. And bytes of shared memory for the filters of a block.
 MOST_REGISTERS, MOST_COLUMNS, MOST_UNROLLED, TAPS_BYTES = 200, 32, 2400, 48 << 10
 
-# Words of filters, of each channel, that fit in a thread's registers; KEPT of dp4a.cu.
-KEPT_WORDS = 3
+# Words of a filter that a thread keeps in registers; KEPT of dp4a.cu. For BLACKWELL and later ones the compiler keeps
+# the others too, and needs more registers besides: its limit is lower.
+KEPT_WORDS, BLACKWELL, MOST_FOR_BLACKWELL = 3, 100, 145
 
 # Words of channels of a block, at most; threads of a block; resident threads per SM, at least; and launched threads per
 # SM, at least: with fewer, too few bytes are on their way from memory.
@@ -98,14 +100,12 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
         return super().refuses(problem, facts)
 
     def least(self, problem: Conv2dProblem) -> DepthwiseDp4aConfig:
-        return _config(problem, Tile(1, 1), 1)
+        return _config(problem, SMALLEST, 1)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseDp4aConfig]:
         """Return valid configs, the first with the highest strips that give the device enough threads."""
-        found = [
-            _config(problem, tile, -(-problem.p // strips)) for tile in TILES for strips in range(1, MOST_STRIPS + 1)
-        ]
-        fit = self.valid(problem, dict.fromkeys(found), facts) or [self.least(problem)]
+        fit = self._of_tiles(problem, TILES, facts) or self._of_tiles(problem, (SMALLEST,), facts)
+        fit = fit or [self.least(problem)]
 
         def threads(config: DepthwiseDp4aConfig) -> int:
             return problem.n * _tiles(problem, config) * problem.k // CHANNELS
@@ -113,6 +113,12 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
         busy = [config for config in fit if threads(config) >= ENOUGH_THREADS * facts.cores]
         default = busy[0] if busy else max(fit, key=threads)
         return [default, *(config for config in fit if config != default)]
+
+    def _of_tiles(self, problem: Conv2dProblem, tiles: Sequence[Tile], facts: DeviceFacts) -> list[DepthwiseDp4aConfig]:
+        """Return valid configs of tiles, for an image in 1, 2, ... strips."""
+        heights = [-(-problem.p // strips) for strips in range(1, MOST_STRIPS + 1)]
+        found = (_config(problem, tile, height) for tile in tiles for height in heights)
+        return self.valid(problem, dict.fromkeys(found), facts)
 
     def kernel(self, problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> Kernel:
         prelude = constants(OUT_Q=config.out_q, AHEAD=config.ahead, BLOCK_C=config.block_c, BLOCK_T=config.block_t)
@@ -148,11 +154,11 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
         if (products := _unrolled(problem, config)) > MOST_UNROLLED:
             return Reason("a loop of {products} products is too long to be unrolled; {most} are not",
                           products=products, most=MOST_UNROLLED)  # fmt: skip
-        if (need := _registers(problem, config)) > MOST_REGISTERS:
-            return Reason(
-                "sums, pixels and weights of a thread take {need} registers; {most} are to be had",
-                need=need, most=MOST_REGISTERS,
-            )  # fmt: skip
+        blackwell = Architecture.parse(facts.architecture).number >= BLACKWELL
+        most = MOST_FOR_BLACKWELL if blackwell else MOST_REGISTERS
+        if (need := _registers(problem, config, keeps_all=blackwell)) > most:
+            return Reason("sums, pixels and weights of a thread take {need} registers; {most} are to be had",
+                          need=need, most=most)  # fmt: skip
         return None
 
 
@@ -211,9 +217,9 @@ def _unrolled(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
     return steps * problem.r * _tap_words(problem) * CHANNELS * config.out_q
 
 
-def _registers(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
-    """Registers for the sums, pixels, windows and factors of a thread; see dp4a.cu."""
-    columns, tap_words = _columns(problem, config), _tap_words(problem)
-    kept = problem.r * tap_words * CHANNELS if problem.r * tap_words <= KEPT_WORDS else CHANNELS
+def _registers(problem: Conv2dProblem, config: DepthwiseDp4aConfig, *, keeps_all: bool = False) -> int:
+    """Registers for the sums, pixels, windows and factors of a thread, with all factors kept or few; see dp4a.cu."""
+    columns, words = _columns(problem, config), problem.r * _tap_words(problem)
+    kept = CHANNELS * (words if keeps_all or words <= KEPT_WORDS else 1)
     sums, windows = _ring(problem) * config.out_q * CHANNELS, config.out_q * CHANNELS
     return sums + windows + kept + config.ahead * columns + -(-columns // 4) * CHANNELS + 4 * CHANNELS
