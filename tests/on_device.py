@@ -151,7 +151,7 @@ def _is_of_words_of_channels(problem: Conv2dProblem) -> bool:
     """True for depthwise problems of 8-bit integers in NHWC, with an output for each of a multiple of four channels."""
     alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NHWC"
     bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in (problem.x_dtype, problem.w_dtype))
-    return alone and bytes_ and problem.c % 4 == 0
+    return alone and bytes_ and problem.c % 4 == 0 and problem.out_dtype != "float64"
 
 
 def _is_of_halves(problem: Conv2dProblem) -> bool:

@@ -1,19 +1,21 @@
 // depthwise_bytes: filters of bytes as diagonal matrices on tensor cores.
 //
 // Since depthwise_dp4a: it is limited by instructions. A tensor core multiplies 16 x 32 bytes by 32 x 8 in one
-//           instruction: 16 pixels, by a matrix that has two taps of 16 channels on its diagonals, for 8 of the channels.
-//           Fifteen of sixteen factors are zeros, and the product still takes less time than other instructions need.
-// Product   of eight columns of two rows of outputs. A row of the first matrix: an output's pixel at one tap, 16 channels,
-//           then its pixel at the next tap. Column n of product j is channel 4 * (n / 2) + 2 * j + n % 2 of the 16, so that
-//           a lane has four neighbouring channels.
+//           instruction: 16 pixels by a matrix that has two taps of 16 channels on its diagonals, for 8 of the
+//           channels. Fifteen of sixteen factors are zeros, and the product still takes less time than other
+//           instructions need.
+// Product   of eight columns of two rows of outputs. A row of the first matrix: an output's pixel at one tap, 16
+//           channels, then its pixel at the next tap. Column n of product j is channel 4 * (n / 2) + 2 * j + n % 2 of
+//           the 16, so that a lane has four neighbouring channels.
 // Tile      of a block: TILE_P x TILE_Q outputs of GROUPS_C groups of 16 channels. Its pixels are in shared memory,
 //           channels contiguous, PITCH bytes from pixel to pixel: ldmatrix reads eight pixels without bank conflicts.
-// Threads   PARTS warps a group of channels. A warp has its group's matrices in registers and takes every PARTS-th unit of
-//           eight columns, in which it goes down. Lane 4 g + t has channels 4 t to 4 t + 3 of column g, in two rows.
-// Grid      persistent: a block keeps its channels, and takes every so many-th tile of all images. It copies the pixels of
-//           the next tile while it computes one.
+// Threads   PARTS warps a group of channels. A warp has its group's matrices in registers. It takes every PARTS-th unit
+//           of eight columns and goes down in it. Lane 4 g + t has channels 4 t to 4 t + 3 of column g, in two rows.
+// Grid      persistent: a block keeps its channels and takes every args.step-th tile of all images. It copies the
+//           pixels of the next tile while it computes one.
 // Borders   pixels outside the image are written to shared memory with their value, so no product is tested.
 // Zero      a sum starts with minus the zero point times the taps, which a product with ones adds up.
+// Results   of bytes are computed in float where that certainly gives the same as double (four_channels.cuh).
 // Needs     sm_80; NHWC; as many outputs as channels, in whole words of four.
 // Limit     memory with 3 x 3 taps and, nearly, 5 x 5; then tensor cores.
 #include "filter.cuh"
@@ -25,16 +27,16 @@ constexpr int TAPS = cfg::R * cfg::S, PAIRS = (TAPS + 1) / 2;
 constexpr int ROWS = (cfg::TILE_P - 1) * cfg::STRIDE_H + (cfg::R - 1) * cfg::DILATION_H + 1;     // of pixels of a tile
 constexpr int COLUMNS = (cfg::TILE_Q - 1) * cfg::STRIDE_W + (cfg::S - 1) * cfg::DILATION_W + 1;
 constexpr int BLOCK_K = GROUP * cfg::GROUPS_C, BLOCKS_C = (cfg::K + BLOCK_K - 1) / BLOCK_K;
-constexpr int PITCH = (cfg::GROUPS_C | 1) * GROUP, LINE = COLUMNS * PITCH;  // bytes from pixel to pixel, from row to row
+constexpr int PITCH = (cfg::GROUPS_C | 1) * GROUP, LINE = COLUMNS * PITCH;  // bytes between pixels, rows
 constexpr int THREADS = 32 * cfg::GROUPS_C * cfg::PARTS, UNIT = 8, UNITS = cfg::TILE_Q / UNIT;
-constexpr int AT_ONCE = cfg::TILE_P % 4 == 0 && PAIRS <= 13 ? 2 : 1;  // products of two rows that a warp computes at once
+constexpr int AT_ONCE = cfg::TILE_P % 4 == 0 && PAIRS <= 13 ? 2 : 1;  // pairs of rows that a warp computes at once
 constexpr int PIECES = BLOCK_K / cfg::FILL;  // copies of a pixel
 // A thread copies SHARE rows of a column: all threads take part.
 constexpr int COPYING = THREADS / (COLUMNS * PIECES), SHARES = COPYING < 1 ? 1 : COPYING < ROWS ? COPYING : ROWS;
 constexpr int SHARE = (ROWS + SHARES - 1) / SHARES;
 
 static_assert(sizeof(x_t) == 1 && sizeof(w_t) == 1 && HAS_ZERO, "factors are bytes of integers");
-static_assert(cfg::K == cfg::C && cfg::GROUPS == cfg::C && cfg::K % CHANNELS == 0, "an output has a channel of its own");
+static_assert(cfg::K == cfg::C && cfg::GROUPS == cfg::C && cfg::K % CHANNELS == 0, "words hold whole channels");
 static_assert(cfg::K % cfg::FILL == 0, "copies hold whole channels of an image");
 static_assert(cfg::TILE_Q % UNIT == 0 && cfg::TILE_P % 2 == 0, "products have eight columns of two rows");
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
@@ -57,7 +59,7 @@ __device__ inline Tile tile_at(const Bytes &args, int i, int k) {
     return {n, k, (strip - n * args.down.by) * cfg::TILE_P, (i - strip * args.across.by) * cfg::TILE_Q};
 }
 
-// Copies the pixels of a tile to shared memory; ALIGNED: in pieces of FILL bytes.
+// Copies the pixels of a tile to shared memory; ALIGNED: asynchronously, in pieces of FILL bytes.
 template <bool ALIGNED>
 __device__ inline void copy_pixels(const Bytes &args, unsigned char *pixels, const Tile &tile) {
     const Conv &conv = args.conv;
@@ -88,8 +90,8 @@ __device__ inline void copy_pixels(const Bytes &args, unsigned char *pixels, con
     }
 }
 
-// The matrices of two taps that are not zero: of a group's column g, words of products 0 and 1, in the first half of the
-// 32 rows and in the second.
+// The words that are not zero of the matrices of two taps: at[j][h] of column g is of product j and of tap h, whose
+// channels are half h of the 32 rows.
 struct alignas(16) Pair {
     unsigned at[2][2];
 };
@@ -228,7 +230,8 @@ __device__ __forceinline__ void run(const Bytes &args, unsigned char *held, Matr
         copy_async_wait();
         __syncthreads();  // pixels have landed, and those of the last tile have been used
         const int next = i + args.step;
-        if (next < args.tiles) copy_pixels<ALIGNED>(args, held + (stage ^ 1) * (ROWS * LINE), tile_at(args, next, block_k));
+        if (next < args.tiles)
+            copy_pixels<ALIGNED>(args, held + (stage ^ 1) * (ROWS * LINE), tile_at(args, next, block_k));
         copy_async_commit();
         compute<ALIGNED>(args, held + stage * (ROWS * LINE), taps, channels, tile_at(args, i, block_k));
     }

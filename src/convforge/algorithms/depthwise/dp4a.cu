@@ -6,10 +6,12 @@
 // Thread    four channels, OUT_Q neighbouring outputs. It goes down a strip of args.height rows of outputs. Each row of
 //           pixels is loaded and turned once, and added to the RING rows of outputs whose windows contain it.
 // Loads     words of a pixel, AHEAD rows before they are used.
-// Threads   (x, y) of BLOCK_C x BLOCK_T compute words of channels, then tiles: strips of OUT_Q columns, along q, then p.
+// Threads   (x, y) of BLOCK_C x BLOCK_T: x counts words of channels, y tiles, which are strips of OUT_Q columns, along
+//           q, then p.
 // Grid      x: words of channels, then blocks of tiles; y: images, over which blocks loop.
 // Filter    four taps a word, in registers if they are few (KEPT), else in shared memory.
-// Zero      a sum starts with minus the zero point times the taps, because pixels outside the image have stored values too.
+// Zero      a sum starts with minus the zero point times the taps, because pixels outside the image have stored values
+//           too.
 // Results   of bytes are computed in float where that certainly gives the same as double (four_channels.cuh).
 // Limit     memory with 3 x 3 taps; then products, and registers for the sums.
 #include "border.cuh"
@@ -21,7 +23,7 @@
 constexpr int TAP_WORDS = (cfg::S + 3) / 4;                             // of a filter row
 constexpr int COLUMNS = (cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::S;      // pixels of a row that a thread needs
 constexpr int PIXEL_WORDS = (COLUMNS + 3) / 4;                          // of a channel
-constexpr int RING = (cfg::R + cfg::STRIDE_H - 1) / cfg::STRIDE_H;      // rows of outputs that a row of pixels is added to
+constexpr int RING = (cfg::R + cfg::STRIDE_H - 1) / cfg::STRIDE_H;      // rows of outputs that use a row of pixels
 constexpr int PITCH = CHANNELS * cfg::BLOCK_C;                          // words of taps
 constexpr int THREADS = cfg::BLOCK_C * cfg::BLOCK_T, WORDS = cfg::K / CHANNELS;
 constexpr int BLOCKS_C = (WORDS + cfg::BLOCK_C - 1) / cfg::BLOCK_C;
@@ -32,6 +34,7 @@ constexpr int STEPS = RING * cfg::STRIDE_H % cfg::AHEAD == 0 ? RING : RING * cfg
 static_assert(sizeof(x_t) == 1 && sizeof(w_t) == 1 && HAS_ZERO, "words hold four bytes of integers");
 static_assert(cfg::K == cfg::C && cfg::GROUPS == cfg::C && cfg::K % CHANNELS == 0, "words hold whole channels");
 static_assert(cfg::DILATION_H == 1 && cfg::DILATION_W == 1, "taps of a word are neighbours");
+static_assert(COLUMNS <= 32, "a word has a bit for each column");
 
 struct Dp4a {
     Conv conv;
@@ -103,7 +106,7 @@ struct Filters {
     }
 };
 
-// Knowledge about a tile: none; pixels and outputs allow vectors; its columns are also in the image, and pixels contiguous.
+// Knowledge about a tile: none; pixels and outputs allow vectors; also, columns are in the image and pixels contiguous.
 enum Known { NOTHING, ALIGNED, INSIDE };
 
 // The pixels of a thread's columns in rows of the image.
@@ -137,8 +140,10 @@ struct Source {
         if (KNOWN != NOTHING) return load_vector<CHANNELS>(from).word.bits;
         unsigned word = 0;
 #pragma unroll
-        for (int c = 0; c < CHANNELS; c++)
-            word |= static_cast<unsigned>(static_cast<unsigned char>(from[c * static_cast<index_t>(conv.x_strides.c)])) << 8 * c;
+        for (int c = 0; c < CHANNELS; c++) {
+            const unsigned char byte = static_cast<unsigned char>(from[c * static_cast<index_t>(conv.x_strides.c)]);
+            word |= static_cast<unsigned>(byte) << 8 * c;
+        }
         return word;
     }
 
@@ -146,18 +151,21 @@ struct Source {
     __device__ __forceinline__ void load(unsigned (&row)[COLUMNS], int i) const {
         const int h = inside(first + i, conv.H);
         const x_t *const line = image + max(h, 0) * static_cast<index_t>(conv.x_strides.h);
+        const index_t next = KNOWN == INSIDE ? cfg::C : static_cast<index_t>(conv.x_strides.w);
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
             row[j] = outside;
-            const index_t step = SHIFTED ? across[SHIFTED ? j : 0] : j * (KNOWN == INSIDE ? cfg::C : static_cast<index_t>(conv.x_strides.w));
+            const index_t step = SHIFTED ? across[SHIFTED ? j : 0] : j * next;
             if (h >= 0 && (KNOWN == INSIDE || there >> j & 1)) row[j] = pixel(line + step);
         }
     }
 };
 
-// Turns four pixels of four channels, of which COUNT are needed, into words of a channel each. Their other bytes are any.
+// Turns four pixels of four channels, of which COUNT are needed, into a word for each channel. The bytes of the others
+// may be anything.
 template <int COUNT>
-__device__ inline void turn(const unsigned (&row)[COLUMNS], int first, unsigned (&turned)[CHANNELS][PIXEL_WORDS], int to) {
+__device__ inline void turn(const unsigned (&row)[COLUMNS], int first, unsigned (&turned)[CHANNELS][PIXEL_WORDS],
+                            int to) {
     unsigned columns[CHANNELS], pixels[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) pixels[i] = row[first + min(i, COUNT - 1)];
@@ -177,10 +185,10 @@ __device__ inline unsigned window(const unsigned (&words)[PIXEL_WORDS], int firs
 // The outputs of a thread in a row.
 using Row = int[CHANNELS][cfg::OUT_Q];
 
-// Adds the products of a row of pixels with rows u, u + STRIDE_H, ... of the filters to the sums of the rows of outputs
-// that began `age` rows before the last.
-__device__ __forceinline__ void add_products(const Filters &filters, Row (&sums)[RING], const unsigned (&row)[COLUMNS], int u,
-                                             int last) {
+// Adds the products of a row of pixels with rows u, u + STRIDE_H, ... of the filters to the sums of rows of outputs: of
+// the last one, of the one before it, and so on. `last` is the last one's place in the ring.
+__device__ __forceinline__ void add_products(const Filters &filters, Row (&sums)[RING], const unsigned (&row)[COLUMNS],
+                                             int u, int last) {
     unsigned turned[CHANNELS][PIXEL_WORDS];
 #pragma unroll
     for (int i = 0; i < COLUMNS / 4; i++) turn<4>(row, 4 * i, turned, i);
@@ -209,9 +217,8 @@ __device__ __forceinline__ void add_products(const Filters &filters, Row (&sums)
 }
 
 template <Known KNOWN>
-__device__ __forceinline__ void store(const Dp4a &args, const FourChannels &channels, const Row &sums, const Tile &tile, out_t *to,
-                                      int p) {
-    const Conv &conv = args.conv;
+__device__ __forceinline__ void store(const Conv &conv, const FourChannels &channels, const Row &sums, const Tile &tile,
+                                      out_t *to, int p) {
     const index_t step = KNOWN == INSIDE ? cfg::K : conv.out_strides.w;
 #pragma unroll
     for (int j = 0; j < cfg::OUT_Q; j++) {
@@ -225,7 +232,8 @@ __device__ __forceinline__ void store(const Dp4a &args, const FourChannels &chan
 }
 
 template <Known KNOWN>
-__device__ inline void compute(const Dp4a &args, const Filters &filters, const FourChannels &channels, const Tile &tile) {
+__device__ inline void compute(const Dp4a &args, const Filters &filters, const FourChannels &channels,
+                               const Tile &tile) {
     const Conv &conv = args.conv;
     const Source<KNOWN> source(args, tile);
     const int steps = tile.rows + RING - 1, last = (tile.rows - 1) * cfg::STRIDE_H + cfg::R - 1;
@@ -254,7 +262,7 @@ __device__ inline void compute(const Dp4a &args, const Filters &filters, const F
             }
             const int p = step + d - (RING - 1);
             if (p < 0) continue;
-            store<KNOWN>(args, channels, sums[(d + 1) % RING], tile, to, tile.p + p);
+            store<KNOWN>(conv, channels, sums[(d + 1) % RING], tile, to, tile.p + p);
             to += conv.out_strides.h;
         }
 }

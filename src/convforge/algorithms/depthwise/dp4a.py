@@ -22,6 +22,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # First architecture with dp4a, and the types of its factors.
 FIRST_ARCHITECTURE, TYPES = 61, ("int8", "uint8")
@@ -169,6 +170,9 @@ def bytes_refusal(problem: Conv2dProblem) -> Reason | None:
     if problem.x_dtype not in TYPES or problem.w_dtype not in TYPES:
         return Reason("x and w must be of {types}; these are {x} and {w}",
                       types=", ".join(TYPES), x=problem.x_dtype, w=problem.w_dtype)  # fmt: skip
+    if CHANNELS * itemsize(problem.out_dtype) > VECTOR_BYTES:
+        return Reason("{channels} results of {out} are more than one store of {vector} bytes",
+                      channels=CHANNELS, out=problem.out_dtype, vector=VECTOR_BYTES)  # fmt: skip
     if problem.x_layout != "NHWC" or problem.out_layout != "NHWC":
         return Reason("channels must be contiguous: x and out must be NHWC, not {x_layout} and {out_layout}",
                       x_layout=problem.x_layout, out_layout=problem.out_layout)  # fmt: skip

@@ -17,14 +17,14 @@ constexpr float LEAST = cfg::ACTIVATION == RELU ? 0.0f : static_cast<float>(limi
 constexpr float SPREAD = static_cast<float>(limits<Byte>::high) - LEAST;
 constexpr float ONES = 12582912.0f;  // 3 * 2^22: nearby, the last bit of a float is one
 
-// Factors of a filter for results between 0 and 1, in place of LEAST and LEAST + SPREAD: there one instruction saturates.
+// Factors of a filter for results as a share of SPREAD, between 0 and 1: there one instruction saturates.
 // With u = 2^-24, the value in float differs from that in double by at most (SPREAD + 400 + 2 |bias|) u: scale, bias and
 // result are rounded, and results within the range have |sum * scale| below 256 + |bias|. Sums that are not exact in float
 // are rounded too. Biases from 2^18 on are left to double.
 struct Factors {
     float scale, bias;
 
-    // Returns the distance from a whole number up to which a value rounds as the value in double.
+    // Returns the distance from a whole number below which a value certainly rounds as the value in double.
     __device__ float set(const MultiplyAdd &filter, bool exact) {
         scale = static_cast<float>(filter.scale * (1.0 / SPREAD));
         bias = static_cast<float>((filter.bias - LEAST) * (1.0 / SPREAD));

@@ -3,10 +3,11 @@
 // FourChannels channels(conv, taps, k);   channels k to k + 3; `taps` are the sums of their weights
 // channels.start[c]                       what a sum of stored pixels and weights begins with: it subtracts the zero
 //                                         point, because pixels outside the image have stored values too
-// channels.results<Out>(conv, sums, sure); bytes of an output, computed in float. `sure` is false unless that certainly gives
-//                                         the same as
+// channels.results<Out>(conv, sums, sure);
+//                                         bytes of an output, computed in float. `sure` is false if they may not be
+//                                         those of `exactly`, and for other types
 // channels.exactly<Out>(conv, sums, n, k, p, q);
-//                                         the results of an output
+//                                         the results of an output in the epilogue's type
 // store_four<ALIGNED>(conv, to, values);  stores them, by one instruction if they are aligned
 #pragma once
 #include "border.cuh"
@@ -43,7 +44,7 @@ struct FourChannels {
         return FLOAT_BITS ? float_of(static_cast<unsigned>(sum)) - ONES : static_cast<float>(sum);
     }
 
-    // Results of an output in float. `sure` is false if they may not be those of `exactly`.
+    // Bytes of an output in float. `sure` is false if they may not be those of `exactly`, and for other types.
     template <class Out>
     __device__ __forceinline__ Vector<Out, CHANNELS> results(const Conv &conv, const Sums &sums, bool &sure) const {
         Vector<Out, CHANNELS> values;
