@@ -40,6 +40,7 @@ PROBES = {
         "n1c3h64w64_k1r3s3_st1_p1_d2_f32_nchw", "n1c64h56w56_k64r3s3_st1_p1_f16_nhwc",
         "n1c64h56w56_k64r3s3_st1_p1_f16_nchw", "n1c3h64w64_k64r7s7_st2_p3_f16_nchw",
         "n1c64h64w64_k3r3s3_st1_p1_f16_nhwc", "n1c64h56w56_k64r3s3_st1_p1_f8e4m3-f8e4m3-f16-f32_nhwc",
+        "n1c64h56w56_k64r3s3_st1_p1_g64_u8-i8-u8-i32_nhwc",
     ),
     "gemm": ("m512n512k512_f32", "m512n512k512_f64", "m3n5k7_f32", "m512n512k512_f16"),
     "max_pool2d": ("max_n1c64h56w56_r3s3_st2_p1_f32", "max_n1c64h56w56_r3s3_st2_p1_u8"),

@@ -93,8 +93,8 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if (reason := bytes_refusal(problem)) is not None:
             return reason
-        if max(problem.dilation) > 1:
-            return Reason("a word holds neighbouring taps: dilation={dilation} must be 1", dilation=problem.dilation)
+        if (dilation := max(problem.dilation)) > 1:
+            return Reason("a word holds neighbouring taps: dilation={dilation} must be 1", dilation=dilation)
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason("dp4a came with sm_{first}; this is {architecture}",
                           first=FIRST_ARCHITECTURE, architecture=facts.architecture)  # fmt: skip
@@ -185,7 +185,7 @@ def bytes_refusal(problem: Conv2dProblem) -> Reason | None:
 def _config(problem: Conv2dProblem, tile: Tile, height: int) -> DepthwiseDp4aConfig:
     """Make a config of a tile and the height of its strip, with a block that the channels fill."""
     of_word = 4 * problem.r * _tap_words(problem) * CHANNELS  # bytes of the filters of a word of channels
-    block_c = even_share(problem.k // CHANNELS, min(BLOCK_WORDS, TAPS_BYTES // of_word))
+    block_c = even_share(-(-problem.k // CHANNELS), min(BLOCK_WORDS, TAPS_BYTES // of_word))
     return DepthwiseDp4aConfig(tile.out_q, height, tile.ahead, block_c, max(1, BLOCK_THREADS // block_c))
 
 
