@@ -26,6 +26,7 @@ FAMILIES = (
     "n32c64h64w64_k64r3s3_p1_f32_nhwc_math-tf32",
     *(f"n32c64h64w64_k64r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-{name}" for name in ("fp8", "fp8fast_+amax")),
     "n32c48h128w128_k48r3s3_p1_g48_f32_nchw", "n32c48h128w128_k96r5s4_st2x3_p2x1x0x3_d1x2_g48_f16_nchw",
+    "n32c48h128w128_k48r3s3_p1_g48_u8-i8-u8-i32_nhwc_+zero:9",
     "n32c48h128w128_k48r9s9_p4_g48_f16_nhwc", "n32c512h14w14_k512r5s5_p2_g512_f32_nchw",
     "n32c96h56w56_k96r7s7_p3_g96_f16_nchw", "n32c128h56w56_k128r31s31_p15_g128_f16_nchw",
     "n32c96h128w128_k96r7s7_p3_g96_f16_nchw", "n32c32h8w96_k32r7s7_p3_g32_f16_nchw",

@@ -81,7 +81,7 @@ class DepthwiseBytes(DepthwiseConvolution[DepthwiseBytesConfig]):
     since = "depthwise_dp4a"
     first_architecture = FIRST_ARCHITECTURE
     cost = MethodCost(0.3, 0.8, 2048, 1)
-    look = Mark("olive", "cross")
+    look = Mark("purple", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """A product has two taps of 16 channels for each of 8 outputs, of which two factors are not zero."""

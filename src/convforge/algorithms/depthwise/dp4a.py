@@ -83,7 +83,7 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
     summary = "depthwise of 8-bit integers in NHWC: four taps by one instruction (dp4a), rows of pixels used once"
     since = "depthwise_channels"
     cost = MethodCost(0.5, 0.8, 2048, 1)
-    look = Mark("olive", "star")
+    look = Mark("purple", "diamond")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         if not is_preferred(problem):
