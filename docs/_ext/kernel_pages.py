@@ -187,9 +187,9 @@ def parameters_of(algorithm: Any, text: str, facts: Any) -> str:
             described = [(entry.name.split(", "), " ".join(entry.desc)) for entry in entries]
         else:
             described = [([name], text) for name, text in field_comments(kind).items()]
-        for names, text in described:
+        for names, words in described:
             values = ", ".join(str(getattr(default, name)) for name in names)
-            rows.append((", ".join(f"`{name}`" for name in names), plain(text), f"`{values}`"))
+            rows.append((", ".join(f"`{name}`" for name in names), plain(words), f"`{values}`"))
     if not rows:
         return "It has none: there is one config."
     said = f"{len(configs)} configs are worth comparing on it." if len(configs) > 1 else "It is the only config there."
