@@ -31,7 +31,7 @@ class Material:
     def __init__(self, case: Case, runtime: Runtime) -> None:
         self.problem = case.problem
         self.runtime = runtime
-        sets = [make_inputs(case.problem, kind="normal", seed=seed) for seed in range(_sets(case.problem))]
+        sets = [make_inputs(case.problem, kind="typical", seed=seed) for seed in range(_sets(case.problem))]
         if case.weights != "normal":
             assert isinstance(case.problem, Conv2dProblem)
             make = {"gaussian": gaussian_weights, "shared": shared_weights}[case.weights]

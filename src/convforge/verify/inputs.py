@@ -20,13 +20,17 @@ DIFFERENT = (1 << 16) + 1
 
 # Kind -> its purpose.
 KINDS: dict[str, str] = {
-    "normal": "random normal numbers; the full range of an integer type",
-    "repeated": "normal, the same numbers again and again: soon made, for large arrays of which a sample is checked",
+    "normal": "random normal numbers; the full range of an integer type; with integers, scales and biases of any size",
+    "typical": "normal, with scales and biases that bring sums of integers into the result's range, as in a network",
+    "repeated": "typical, the same numbers again and again: soon made, for large arrays of which a sample is checked",
     "integers": "small whole numbers, so that every sum is exact in any order",
     "impulse": "one pixel of 1 in each image, filters of 1, 2, 3, ...: tells correlation from convolution",
     "nan": "normal, with a NaN in the middle of the last channel of the first image",
     "inf": "normal, with an infinity there",
 }
+
+# Kinds whose scales and biases are those of a network: kernels may compute outliers by a slow way.
+TYPICAL = ("typical", "repeated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def _channels(problem: Problem, x: NDArray[Any]) -> NDArray[Any]:
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: str, largest: int) -> NDArray[Any]:
     if kind == "repeated" and (count := math.prod(shape)) > DIFFERENT:
-        return np.resize(_random(rng, (DIFFERENT,), dtype, "normal", largest), count).reshape(shape)
+        return np.resize(_random(rng, (DIFFERENT,), dtype, "typical", largest), count).reshape(shape)
     if is_integer(dtype):
         low, high = limits(dtype)
         if kind == "integers":
@@ -109,16 +113,19 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
     if not isinstance(problem, Conv2dProblem):
         return {}
     dtype, ends, found = problem.operand_dtype, problem.epilogue, dict[str, Any]()
-    exact = kind in ("integers", "impulse")
+    exact, typical = kind in ("integers", "impulse"), kind in TYPICAL
     if ends.scale != "none":
         shape = () if ends.scale == "tensor" else (problem.k,)
         quarters = rng.integers(1, 6, shape) / 4
         scale: Any = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
         if is_integer(problem.acc_dtype) and not exact:  # brings sums of full-range integers into the output's range
             scale = (scale * (ends.out_scale * 64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
-            scale = scale * 2.0 ** (rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25))
+            sizes = rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25)
+            scale = scale if typical else scale * 2.0**sizes
         found["scale"] = scale
-    if ends.bias and is_integer(problem.acc_dtype) and not exact:
+    if ends.bias and is_integer(problem.acc_dtype) and typical:
+        found["bias"] = rng.integers(-64, 64, problem.k, endpoint=True).astype(dtype)
+    elif ends.bias and is_integer(problem.acc_dtype) and not exact:
         found["bias"] = _any_size(rng, (problem.k,), problem.out_dtype).astype(dtype)
     elif ends.bias:
         found["bias"] = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5)
