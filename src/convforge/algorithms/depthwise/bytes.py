@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from convforge.algorithms.contract import Config
-from convforge.algorithms.depthwise.dp4a import bytes_refusal
+from convforge.algorithms.depthwise.dp4a import TYPES, bytes_refusal
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, threads_refusal
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.host.conv import LIMIT_BITS, divisor
@@ -89,7 +89,7 @@ class DepthwiseBytes(DepthwiseConvolution[DepthwiseBytesConfig]):
         return Work(2 * taps * GROUP * problem.n * problem.p * problem.q * problem.k, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        if not is_preferred(problem):
+        if problem.x_dtype not in TYPES or not is_preferred(problem):
             return None
         reason = "every filter sees one channel: tensor cores multiply two taps of 16 channels at once"
         return Preference(Rank.PLANES_AS_MATRICES, reason)

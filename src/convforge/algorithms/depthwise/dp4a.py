@@ -86,7 +86,7 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
     look = Mark("purple", "diamond")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        if not is_preferred(problem):
+        if problem.x_dtype not in TYPES or not is_preferred(problem):
             return None
         return Preference(Rank.WHOLE_PLANES, "every filter sees one channel: four bytes are multiplied at once")
 

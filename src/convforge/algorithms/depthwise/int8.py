@@ -80,7 +80,7 @@ class DepthwiseInt8(Algorithm[Conv2dProblem, DepthwiseInt8Config]):
     operation = "conv2d"
     since = "depthwise"
     cost = MethodCost(0.40, 0.5, 1, 1)
-    look = Mark("moss", "triangle-down")
+    look = Mark("magenta", "square")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         if not problem.groups == problem.c > 1:

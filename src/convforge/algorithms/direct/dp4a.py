@@ -59,7 +59,7 @@ class DirectDp4a(DeviceConvolution[StripConfig]):
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         small = 3 <= problem.c_per_group <= 32 and 3 <= problem.k_per_group < 16
-        if problem.groups == 1 or not small:
+        if problem.x_dtype not in ImplicitGemmInt8.types or problem.groups == 1 or not small:
             return None
         return Preference(Rank.BYTES, "8-bit integers in small groups: one instruction adds four products")
 

@@ -69,7 +69,7 @@ class ImplicitGemmDp4a(DeviceConvolution[Dp4aConfig]):
         return Work(blocked_flops(problem) / PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        if problem.k_per_group < 8 or problem.taps < 16:
+        if problem.x_dtype not in ImplicitGemmInt8.types or problem.k_per_group < 8 or problem.taps < 16:
             return None
         return Preference(Rank.BYTES, "8-bit integers: one instruction adds four products")
 
