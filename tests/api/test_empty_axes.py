@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.api.definition import Array
@@ -15,6 +16,7 @@ from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
 
 BIAS = np.array([-2, -1, 0, 7], np.float32)
+EIGHT_BITS = np.dtype(ml_dtypes.float8_e4m3fn).name
 # On the emulator one method reads the weights as they lie and one packs them; the others go their way.
 FIRST = ("direct_naive", "depthwise_channels")
 
@@ -109,11 +111,12 @@ def test_what_pytorch_refuses(x_shape: Any, w_shape: Any, options: dict[str, Any
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(method: Any) -> None:
     """The bias through an activation, or zeros, for no channels; nothing for no images."""
-    forms = itertools.product(("float32", "float16", "uint8"), (1, 4), (3, 1, 7), ("NCHW", "NHWC"), (None, BIAS))
+    dtypes = (EIGHT_BITS,) if method.takes_fp8 else ("float32", "float16", "uint8")
+    forms = itertools.product(dtypes, (1, 4), (3, 1, 7), ("NCHW", "NHWC"), (None, BIAS))
     accepted = 0
     for dtype, groups, side, layout, bias in forms:
         # For methods that take no float32, or no output of few products.
-        if accepted and (dtype != "float32" or side == 7):
+        if accepted and (dtype not in ("float32", EIGHT_BITS) or side == 7):
             continue
         options = {
             "groups": groups,
@@ -122,9 +125,11 @@ def test_every_method(method: Any) -> None:
             "activation": None if bias is None else "relu",
         }
         options |= {"algorithm": method.name, "device": method.backend}
+        if method.takes_fp8:
+            options["precision"] = method.precision
         w = np.ones((4, 0, side, side), "int8" if dtype == "uint8" else dtype)
         whole = np.ones((4, 4 // groups, side, side), w.dtype)
-        given = None if bias is None else bias.astype("int32" if dtype == "uint8" else dtype)
+        given = None if bias is None else bias.astype({"uint8": "int32", EIGHT_BITS: "float32"}.get(dtype, dtype))
         shapes = [(2, 0, 5, 8), (0, 4, 5, 8)]
         if layout == "NHWC":
             shapes = [(n, h, width, c) for n, c, h, width in shapes]
