@@ -25,6 +25,8 @@ TEXTS = (
     "n3c8h13w14_k8r3s3_p1_g8_f32_nhwc", "n3c64h7w7_k64r3s3_p1_f32_nchw", "n3c16h9w9_k24r1s1_f32_nhwc",
     "n3c16h9w9_k24r3s3_p1_f16_nhwc", "n3c3h20w32_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc", "n3c3h20w32_k3r3s3_p1_f32_nchw",
     "n3c3h21w22_k16r5s5_st2_p2_f16_nchw", "n3c16h9w16_k3r3s3_p1_f16_nchw", "n3c8h9w14_k8r3s3_p1_g2_u8-i8-u8-i32_nhwc",
+    "n3c16h9w14_k16r3s3_p1_g16_u8-i8-u8-i32_nhwc", "n3c16h9w9_k24r3s3_p1_u8-i8-u8-i32_nhwc",
+    "n3c16h9w9_k24r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc",
 )  # fmt: skip
 
 

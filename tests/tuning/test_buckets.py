@@ -24,6 +24,7 @@ FAMILIES = (
     "n32c64h64w64_k64r3s3_p1_f32_nchw", "n32c64h64w64_k64r3s3_p1_f16_nhwc_+bias+relu", "n32c64h64w64_k64r1s1_f32_nhwc",
     "n8c16h64w64_k32r3s3_st2_p1_d2_g4_u8-i8-i32-i32_nchw", "n32c512h8w8_k512r3s3_p1_f32_nchw",
     "n32c64h64w64_k64r3s3_p1_f32_nhwc_math-tf32",
+    "n32c64h64w64_k64r3s3_p1_u8-i8-u8-i32_nhwc_+zero:9+scale:channel+bias",
     *(f"n32c64h64w64_k64r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-{name}" for name in ("fp8", "fp8fast_+amax")),
     "n32c48h128w128_k48r3s3_p1_g48_f32_nchw", "n32c48h128w128_k96r5s4_st2x3_p2x1x0x3_d1x2_g48_f16_nchw",
     "n32c48h128w128_k48r3s3_p1_g48_u8-i8-u8-i32_nhwc_+zero:9",
