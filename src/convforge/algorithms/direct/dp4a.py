@@ -12,7 +12,7 @@ from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal, require
 from convforge.algorithms.host.resident import with_occupancy_cap
-from convforge.algorithms.implicit_gemm.dp4a import PRODUCTS, dp4a_refusal, prepared, why_bytes
+from convforge.algorithms.implicit_gemm.dp4a import PRODUCTS, dp4a_refusal, prepared, ways_to_load, why_bytes
 from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmInt8
 from convforge.algorithms.implicit_gemm.zero_point import NAME as TAP_SUMS
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
@@ -67,17 +67,7 @@ class DirectDp4a(DeviceConvolution[StripConfig]):
         return dp4a_refusal(problem, facts) or _refusal(problem, StripConfig(tile_q=1))
 
     def ways(self, problem: Conv2dProblem, config: StripConfig) -> tuple[Way, ...]:
-        why = why_bytes(problem)
-        if config.words and why is None:
-            words = Reason("threads load {count} channels of a pixel at once", count=WORD)
-            otherwise = Reason(
-                "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between its channels, "
-                "threads load channels one by one: by another plan, which is compiled when it is first needed",
-                bytes=WORD,
-            )  # fmt: skip
-            return Way("words", "default", words), Way("bytes", "arrays", otherwise)
-        why = why or Reason("the config asks for it ({field})", field="words")
-        return (Way("bytes", "default", Reason("threads load channels one by one: {why}", why=why)),)
+        return ways_to_load(problem, config.words, WORD)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[StripConfig]:
         """Valid configs, the fewest estimated instructions first; the last loads bytes where others load words."""

@@ -77,18 +77,7 @@ class ImplicitGemmDp4a(DeviceConvolution[Dp4aConfig]):
         return dp4a_refusal(problem, facts)
 
     def ways(self, problem: Conv2dProblem, config: Dp4aConfig) -> tuple[Way, ...]:
-        why = why_bytes(problem)
-        if config.words and why is None:
-            count = load_bytes(problem)
-            words = Reason("threads load {count} channels of a pixel at once", count=count)
-            otherwise = Reason(
-                "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between its channels, "
-                "threads load channels one by one: by another plan, which is compiled when it is first needed",
-                bytes=count,
-            )  # fmt: skip
-            return Way("words", "default", words), Way("bytes", "arrays", otherwise)
-        why = why or Reason("the config asks for it ({field})", field="words")
-        return (Way("bytes", "default", Reason("threads load channels one by one: {why}", why=why)),)
+        return ways_to_load(problem, config.words, load_bytes(problem))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Dp4aConfig]:
         """Valid configs, the shortest estimated time first; the last loads bytes where others load words."""
@@ -139,6 +128,21 @@ def dp4a_refusal(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return Reason("dp4a came with sm_{first}; this is {architecture}",
                       first=FIRST, architecture=facts.architecture)  # fmt: skip
     return bytes_refusal(problem, tuple(ImplicitGemmInt8.types), ImplicitGemmInt8.results)
+
+
+def ways_to_load(problem: Conv2dProblem, words: bool, nbytes: int) -> tuple[Way, ...]:
+    """Ways of a method whose config loads `nbytes` of whole words at once, if `words`, or bytes."""
+    why = why_bytes(problem)
+    if words and why is None:
+        together = Reason("threads load {count} channels of a pixel at once", count=nbytes)
+        otherwise = Reason(
+            "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between its channels, "
+            "threads load channels one by one: by another plan, which is compiled when it is first needed",
+            bytes=nbytes,
+        )
+        return Way("words", "default", together), Way("bytes", "arrays", otherwise)
+    why = why or Reason("the config asks for it ({field})", field="words")
+    return (Way("bytes", "default", Reason("threads load channels one by one: {why}", why=why)),)
 
 
 def load_bytes(problem: Conv2dProblem) -> int:
