@@ -92,7 +92,7 @@ PARTS: dict[str, dict[str, Part]] = {
             search=6,
         ),
         "bytes": Part(
-            methods="implicit_gemm_int8,implicit_gemm_fp8,implicit_gemm_few_channels,depthwise_channels,depthwise_bytes,"
+            methods="implicit_gemm_int8,implicit_gemm_fp8,implicit_gemm_few_channels,depthwise_channels,depthwise_dp4a,"
             "cudnn,cudnn_int8,cudnn_fp8",
             search=20,
         ),

@@ -48,11 +48,13 @@ def takes(algorithm: Any, text: str) -> bool:
         if algorithm.name == "depthwise_batch":
             return _is_of_halves(problem) and _has_few_rows(problem)
         if algorithm.name == "depthwise_dp4a":
-            ring, words = -(-problem.r // problem.stride[0]), -(-problem.s // 4)
-            small = problem.s <= 32 and ring * problem.r * words * 4 <= 2400
-            return _is_of_words_of_channels(problem) and problem.dilation == (1, 1) and small
-        if algorithm.name == "depthwise_bytes":
-            return _is_of_words_of_channels(problem) and problem.r * problem.s <= 50
+            span_h, span_w = (
+                (size - 1) * apart + 1 for size, apart in zip((problem.r, problem.s), problem.dilation, strict=True)
+            )
+            ring, words = -(-span_h // problem.stride[0]), -(-span_w // 4)
+            kept = problem.r * -(-problem.s // 4) if problem.r * -(-problem.s // 4) <= 3 else 1
+            small = span_w <= 32 and 4 * (ring + 1 + kept + words + 4) + span_w <= 200
+            return _is_of_words_of_channels(problem) and small
         side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
         return problem.groups == problem.c and side_by_side
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_boxes":

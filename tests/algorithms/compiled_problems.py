@@ -270,18 +270,6 @@ OWN = {
             "n32c144h56w56_k144r3s3_p1_reflect_g144_i8-i8-f16-i32_nhwc_+scale:channel+bias+residual+relu",
         ),
     ),
-    "depthwise_bytes": (
-        (
-            "n32c144h56w56_k144r3s3_p1_g144_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
-            "n32c240h28w28_k240r5s5_p2_g240_i8-i8-i8-i32_nhwc_+scale:channel+bias+relu",
-        ),
-        (
-            "n32c96h112w112_k96r3s3_st2_p1_g96_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
-            "n32c672h14w14_k672r5s5_st2_p2_g672_u8-i8-i32-i32_nhwc_+zero:128",
-            "n32c96h56w56_k96r7s7_p3_g96_u8-u8-u8-i32_nhwc_+zero:128+scale:channel+bias",
-            "n32c144h56w56_k144r3s3_p1_reflect_d2_g144_i8-i8-f16-i32_nhwc_+scale:channel+bias+residual+relu",
-        ),
-    ),
     "fft": (
         ("n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-fft", "n32c64h56w56_k64r7s7_p3_f32_nhwc_math-fft"),
         (
@@ -350,7 +338,7 @@ OWN = {
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
 FIRST_ARCHITECTURE = {
     "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80,
-    "depthwise_bytes": 80, "gemm_mma": 80,
+    "gemm_mma": 80,
     "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
     "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
     "implicit_gemm_split_few_channels": 80, "few_filters": 80, "implicit_gemm_few_outputs": 80, "tap_columns": 80,

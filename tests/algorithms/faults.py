@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tests.algorithms.faults_bytes_mma import BYTES_MMA_FAULTS
 from tests.algorithms.faults_depthwise_batch import BATCH_FAULTS
-from tests.algorithms.faults_depthwise_bytes import DEPTHWISE_BYTES_FAULTS
+from tests.algorithms.faults_depthwise_dp4a import DEPTHWISE_DP4A_FAULTS
 from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
 from tests.algorithms.faults_dp4a import DP4A_FAULTS
 from tests.algorithms.faults_few_channels import FEW_CHANNELS_FAULTS
@@ -365,7 +365,7 @@ FAULTS = [
     ),
     *MMA_FAULTS,
     *BATCH_FAULTS,
-    *DEPTHWISE_BYTES_FAULTS,
+    *DEPTHWISE_DP4A_FAULTS,
     *FFT_FAULTS,
     *FEW_CHANNELS_FAULTS,
     *FEW_OUTPUTS_FAULTS,

@@ -16,7 +16,6 @@ from convforge.algorithms.depthwise.device import (
     ChannelsConfig,
     DepthwiseBatch,
     DepthwiseBatchConfig,
-    DepthwiseBytes,
     DepthwiseChannels,
     DepthwiseDp4a,
     DepthwiseMma,
@@ -37,7 +36,7 @@ from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 CHANNELS, PLANES, ROWS = DepthwiseChannels("emulator"), DepthwisePlanes("emulator"), DepthwiseRows("emulator")
 MMA, BATCH = DepthwiseMma("emulator"), DepthwiseBatch("emulator")
-BYTES, DP4A = DepthwiseBytes("emulator"), DepthwiseDp4a("emulator")
+DP4A = DepthwiseDp4a("emulator")
 # What warps of depthwise_mma walk down: strips as high as the filter, one window, a filter of one row. Where they take
 # tiles: low planes, strides, dilation, many windows, long rows, a filter larger than its plane.
 WALKED = (
@@ -71,10 +70,8 @@ EACH = [
     (ROWS, "n2c3h9w16_k3r5s3_st2x3_p2x1x3x4_constant2.5_g3_f32_nchw"),
     (ROWS, "n1c5h9w13_k5r12s2_d1_p6_g5_f64_nchw_+scale:channel+bias+residual+relu"),
     (ROWS, "n1c5h9w16_k5r3s3_p1_circular_g5_u8-i8-u8-i32_nchw_+zero:3"),
-    (BYTES, "n2c52h19w22_k52r3s3_p1_g52_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu"),
-    (BYTES, "n1c20h33w70_k20r5s4_st2_p2x1x0x3_d1x2_reflect_g20_i8-u8-i32-i32_nhwc_+zero:-9"),
     (DP4A, "n2c52h19w22_k52r3s3_p1_g52_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu"),
-    (DP4A, "n1c20h33w70_k20r5s4_st2_p2x1x0x3_reflect_g20_i8-u8-i32-i32_nhwc_+zero:-9"),
+    (DP4A, "n1c20h33w70_k20r5s4_st2_p2x1x0x3_d1x2_reflect_g20_i8-u8-i32-i32_nhwc_+zero:-9"),
     *((MMA, f"{text}_f16_nchw") for text in (WALKED + TILED)),
     *((BATCH, f"{text}_f16_nchw") for text in BATCHED),
     (BATCH, "n9c3h13w18_k3r4s6_p2x2x1x2_flip_g3_f16_nchw_+scale:channel+bias+residual+relu"),
@@ -181,11 +178,10 @@ def test_halves_in_views_with_gaps(size: str, ahead: int) -> None:
 @pytest.mark.parametrize("ahead", [0, 1, 2, 4])
 @pytest.mark.parametrize("c", [16, 8, 12])
 def test_bytes_in_views_with_gaps(c: int, ahead: int) -> None:
-    """Copies of 4, 8 and 16 bytes, or byte by byte; distances between pixels that are no constants."""
+    """Words of four channels, or bytes; distances between pixels that are no constants."""
     problem, runtime = problem_of(f"n2c{c}h9w20_k{c}r3s3_p1_g{c}_u8-i8-i32-i32_nhwc_+zero:9"), emulator_runtime()
-    for method in (BYTES, DP4A):
-        plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
-        check_views(plan, make_inputs(problem), ahead)
+    plan = DP4A.plan(problem, DP4A.configs(problem, runtime.facts)[0], runtime)
+    check_views(plan, make_inputs(problem), ahead)
 
 
 @pytest.mark.one_in(2)
@@ -468,8 +464,7 @@ def test_auto_takes_them() -> None:
         (f"n16c{many}h28w28_k{many}r5s5_st2_p2_g{many}_f16_nchw", "depthwise_rows"),
         ("n1c8h14w14_k8r9s9_p4_g8_f32_nhwc", "depthwise_planes"),
         ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_small"),
-        ("n1c8h14w14_k8r3s3_p1_g8_u8-i8-u8-i32_nhwc", "depthwise_bytes"),
-        ("n1c8h14w14_k8r3s18_p1x8_g8_u8-i8-u8-i32_nhwc", "depthwise_dp4a"),
+        ("n1c8h14w14_k8r3s3_p1_g8_u8-i8-u8-i32_nhwc", "depthwise_dp4a"),
         ("n1c8h14w14_k8r3s3_p1_g8_u8-i8-f64-i32_nhwc", "depthwise_channels"),
     ):
         assert choose(problem_of(text), runtime).algorithm.name == name

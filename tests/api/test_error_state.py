@@ -68,7 +68,7 @@ SPECIALISTS = {
     *("implicit_gemm_few_channels", "implicit_gemm_tf32_mma", "implicit_gemm_split_mma"),
     *("implicit_gemm_split_few_channels", "implicit_gemm_few_outputs"),
     *("implicit_gemm_int8_mma", "implicit_gemm_fp8_mma", "implicit_gemm_dp4a", "direct_dp4a"),
-    *("depthwise_dp4a", "depthwise_bytes", "depthwise_int8", "implicit_gemm_int8"),
+    *("depthwise_dp4a", "depthwise_int8", "implicit_gemm_int8"),
     *("implicit_gemm_fp8", "implicit_gemm_fp8_fast"),
 }
 

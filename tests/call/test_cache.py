@@ -388,7 +388,7 @@ def test_a_filter_called_again(library: ALibrary, method: str, with_bias: bool) 
 # Those of 8-bit floats must be asked for by their precision.
 METHODS = [a.name for a in ON_DEVICE if a.operation == "conv2d" and a.backend == "emulator" and not a.takes_fp8]
 OF_BYTES = {
-    *("direct_mma", "direct_dp4a", "depthwise_dp4a", "depthwise_bytes"),
+    *("direct_mma", "direct_dp4a", "depthwise_dp4a"),
     *("implicit_gemm_int8", "implicit_gemm_int8_mma", "implicit_gemm_dp4a"),
 }
 

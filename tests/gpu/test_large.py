@@ -63,7 +63,7 @@ OTHERS = (
     "implicit_gemm_split", "implicit_gemm_split_mma", "implicit_gemm_tf32_mma", "implicit_gemm_mma",
     "implicit_gemm_few_channels", "implicit_gemm_split_few_channels", "im2col_tf32",
     "implicit_gemm_int8_mma", "implicit_gemm_fp8_mma", "implicit_gemm_dp4a", "direct_dp4a",
-    "depthwise_dp4a", "depthwise_bytes",
+    "depthwise_dp4a",
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def text_for(algorithm: Any) -> str:
         return PLANES
     if algorithm.name in ("depthwise_mma", "depthwise_batch"):
         return HALVES
-    if algorithm.name in ("depthwise_dp4a", "depthwise_bytes"):
+    if algorithm.name == "depthwise_dp4a":
         return DEPTHWISE_BYTES
     if algorithm.name in ("implicit_gemm_wgmma", "implicit_gemm_mma"):
         return LAYER

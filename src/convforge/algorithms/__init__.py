@@ -63,7 +63,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
     *(direct.DirectSmall, direct.DirectMma, direct.DirectDp4a),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes, depthwise.DepthwiseRows, depthwise.DepthwiseMma),
-    *(depthwise.DepthwiseBatch, depthwise.DepthwiseDp4a, depthwise.DepthwiseBytes),
+    *(depthwise.DepthwiseBatch, depthwise.DepthwiseDp4a),
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),

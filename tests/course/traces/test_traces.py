@@ -53,7 +53,6 @@ OTHERS = [
     ("depthwise_mma", "n1c4h14w16_k4r9s9_st1_p4_g4_f16_nchw", ""),
     ("depthwise_batch", "n8c4h14w14_k4r5s5_st1_p2_g4_f16_nchw", ""),
     ("depthwise_dp4a", "n1c8h8w8_k8r3s3_p1_g8_u8-i8-f32-i32_nhwc_+zero:9", ""),
-    ("depthwise_bytes", "n1c16h8w8_k16r3s3_p1_g16_u8-i8-f32-i32_nhwc_+zero:9", ""),
     ("fft", "n1c2h40w40_k2r15s15_st1_p7_f32_nchw", ""),
     ("fft_fused", "n1c2h40w40_k2r15s15_st1_p7_g2_f32_nchw", ""),
     ("separable", "n1c1h32w32_k1r5s5_st1_p2_f32_nchw", ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import (
@@ -29,32 +29,27 @@ FIRST_ARCHITECTURE, TYPES = 61, ("int8", "uint8")
 
 CHANNELS = 4  # of a word
 
-
-class Tile(NamedTuple):
-    """Tile of a thread, but for the height of its strip."""
-
-    out_q: int  # neighbouring outputs
-    ahead: int  # rows of pixels that are loaded before the first is used
-
-
-# Tiles worth comparing; the smallest one is for filters that leave no registers for others.
-TILES = (Tile(4, 1), Tile(4, 3), Tile(2, 1), Tile(8, 1))
-SMALLEST = Tile(1, 1)
+# Neighbouring outputs of a thread worth comparing; the least is for filters that leave no registers for others.
+WIDTHS, LEAST_WIDTH = (4, 2, 8), 1
 
 # Heights of strips worth comparing: an image in 1, 2, ... up to so many strips.
 MOST_STRIPS = 8
 
 # Limits of a thread: registers for sums, pixels, windows and factors; pixels of a row, of which a word has a bit each;
-# products of the unrolled loop over rows. And bytes of shared memory for the filters of a block.
+# products of the loop over rows, which is unrolled. And bytes of shared memory for the filters of a block.
 MOST_REGISTERS, MOST_COLUMNS, MOST_UNROLLED, TAPS_BYTES = 200, 32, 2400, 48 << 10
 
 # Words of a filter that a thread keeps in registers; KEPT of dp4a.cu. For BLACKWELL and later ones the compiler keeps
 # the others too, and needs more registers besides: its limit is lower.
 KEPT_WORDS, BLACKWELL, MOST_FOR_BLACKWELL = 3, 100, 145
 
-# Words of channels of a block, at most; threads of a block; resident threads per SM, at least; and launched threads per
-# SM, at least: with fewer, too few bytes are on their way from memory.
-BLOCK_WORDS, BLOCK_THREADS, RESIDENT, ENOUGH_THREADS = 48, 256, 512, 400
+# Words of channels of a block, at most; resident threads per SM, at least; threads of a block, and of one whose threads
+# have more than MANY_SUMS: their registers leave room for two such blocks on an SM.
+BLOCK_WORDS, RESIDENT, BLOCK_THREADS, MANY_SUMS, FEWER_THREADS = 48, 512, 256, 48, 192
+
+# Launched threads per SM, at least: with filters of KEPT_WORDS, and with larger ones. Their threads have more products
+# to do while they wait for pixels, and low strips compute more of them twice.
+ENOUGH_THREADS, ENOUGH_FOR_LARGE = 400, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,6 @@ class DepthwiseDp4aConfig(Config):
 
     out_q: int  # neighbouring outputs of a thread
     height: int  # rows of outputs of its strip
-    ahead: int  # rows of pixels that it loads before it uses the first
     block_c: int  # threads along channels
     block_t: int  # threads along tiles; at most 1024 in a block
     resident: int = RESIDENT  # resident threads per SM, at least; see :func:`compiled`
@@ -93,36 +87,39 @@ class DepthwiseDp4a(DepthwiseConvolution[DepthwiseDp4aConfig]):
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if (reason := bytes_refusal(problem)) is not None:
             return reason
-        if (dilation := max(problem.dilation)) > 1:
-            return Reason("a word holds neighbouring taps: dilation={dilation} must be 1", dilation=dilation)
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason("dp4a came with sm_{first}; this is {architecture}",
                           first=FIRST_ARCHITECTURE, architecture=facts.architecture)  # fmt: skip
         return super().refuses(problem, facts)
 
     def least(self, problem: Conv2dProblem) -> DepthwiseDp4aConfig:
-        return _config(problem, SMALLEST, 1)
+        return _config(problem, LEAST_WIDTH, 1)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseDp4aConfig]:
         """Return valid configs, the first with the highest strips that give the device enough threads."""
-        fit = self._of_tiles(problem, TILES, facts) or self._of_tiles(problem, (SMALLEST,), facts)
+        large = problem.r * _tap_words(problem) > KEPT_WORDS
+        widths = sorted(WIDTHS) if large else WIDTHS
+        enough = (ENOUGH_FOR_LARGE if large else ENOUGH_THREADS) * facts.cores
+        fit = self._of_widths(problem, widths, facts) or self._of_widths(problem, (LEAST_WIDTH,), facts)
         fit = fit or [self.least(problem)]
 
         def threads(config: DepthwiseDp4aConfig) -> int:
             return problem.n * _tiles(problem, config) * problem.k // CHANNELS
 
-        busy = [config for config in fit if threads(config) >= ENOUGH_THREADS * facts.cores]
+        busy = [config for config in fit if threads(config) >= enough]
         default = busy[0] if busy else max(fit, key=threads)
         return [default, *(config for config in fit if config != default)]
 
-    def _of_tiles(self, problem: Conv2dProblem, tiles: Sequence[Tile], facts: DeviceFacts) -> list[DepthwiseDp4aConfig]:
-        """Return valid configs of tiles, for an image in 1, 2, ... strips."""
+    def _of_widths(
+        self, problem: Conv2dProblem, widths: Sequence[int], facts: DeviceFacts
+    ) -> list[DepthwiseDp4aConfig]:
+        """Return valid configs of such tiles, for an image in 1, 2, ... strips."""
         heights = [-(-problem.p // strips) for strips in range(1, MOST_STRIPS + 1)]
-        found = (_config(problem, tile, height) for tile in tiles for height in heights)
+        found = (_config(problem, out_q, height) for out_q in widths for height in heights)
         return self.valid(problem, dict.fromkeys(found), facts)
 
     def kernel(self, problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> Kernel:
-        prelude = constants(OUT_Q=config.out_q, AHEAD=config.ahead, BLOCK_C=config.block_c, BLOCK_T=config.block_t)
+        prelude = constants(OUT_Q=config.out_q, BLOCK_C=config.block_c, BLOCK_T=config.block_t)
         tiles = _tiles(problem, config)
         grid = (-(-problem.k // CHANNELS // config.block_c) * -(-tiles // config.block_t), min(problem.n, MOST_BLOCKS))
         x = Vectors({"n": problem.n, "h": problem.h, "w": problem.w}, {"c": 1}, CHANNELS)
@@ -182,11 +179,12 @@ def bytes_refusal(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
-def _config(problem: Conv2dProblem, tile: Tile, height: int) -> DepthwiseDp4aConfig:
-    """Make a config of a tile and the height of its strip, with a block that the channels fill."""
+def _config(problem: Conv2dProblem, out_q: int, height: int) -> DepthwiseDp4aConfig:
+    """Make a config of the width and height of a tile, with a block that the channels fill."""
     of_word = 4 * problem.r * _tap_words(problem) * CHANNELS  # bytes of the filters of a word of channels
     block_c = even_share(-(-problem.k // CHANNELS), min(BLOCK_WORDS, TAPS_BYTES // of_word))
-    return DepthwiseDp4aConfig(tile.out_q, height, tile.ahead, block_c, max(1, BLOCK_THREADS // block_c))
+    threads = FEWER_THREADS if _ring(problem) * out_q * CHANNELS > MANY_SUMS else BLOCK_THREADS
+    return DepthwiseDp4aConfig(out_q, height, block_c, max(1, threads // block_c))
 
 
 def _tiles(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
@@ -206,19 +204,17 @@ def _taps_bytes(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
 
 def _columns(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
     """Pixels of a row that a thread needs; COLUMNS of dp4a.cu."""
-    return (config.out_q - 1) * problem.stride[1] + problem.s
+    return (config.out_q - 1) * problem.stride[1] + (problem.s - 1) * problem.dilation[1] + 1
 
 
 def _ring(problem: Conv2dProblem) -> int:
-    """Rows of outputs whose windows contain the same row of pixels; RING of dp4a.cu."""
-    return -(-problem.r // problem.stride[0])
+    """Rows of outputs whose windows span the same row of pixels; RING of dp4a.cu."""
+    return -(-((problem.r - 1) * problem.dilation[0] + 1) // problem.stride[0])
 
 
 def _unrolled(problem: Conv2dProblem, config: DepthwiseDp4aConfig) -> int:
-    """Products in the code of the loop over rows; STEPS of dp4a.cu."""
-    ring = _ring(problem)
-    steps = ring if ring * problem.stride[0] % config.ahead == 0 else ring * config.ahead
-    return steps * problem.r * _tap_words(problem) * CHANNELS * config.out_q
+    """Products in the code of the loop over rows of outputs."""
+    return problem.r * _tap_words(problem) * CHANNELS * config.out_q
 
 
 def _registers(problem: Conv2dProblem, config: DepthwiseDp4aConfig, *, keeps_all: bool = False) -> int:
@@ -226,4 +222,4 @@ def _registers(problem: Conv2dProblem, config: DepthwiseDp4aConfig, *, keeps_all
     columns, words = _columns(problem, config), problem.r * _tap_words(problem)
     kept = CHANNELS * (words if keeps_all or words <= KEPT_WORDS else 1)
     sums, windows = _ring(problem) * config.out_q * CHANNELS, config.out_q * CHANNELS
-    return sums + windows + kept + config.ahead * columns + -(-columns // 4) * CHANNELS + 4 * CHANNELS
+    return sums + windows + kept + columns + -(-columns // 4) * CHANNELS + 4 * CHANNELS

@@ -1,4 +1,4 @@
-"""depthwise_bytes and depthwise_dp4a on a GPU or the emulator: configs, borders, ties, biases, equal bits, faults."""
+"""depthwise_dp4a on a GPU or the emulator: configs, borders, ties, biases, equal bits, faults."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.algorithms.faults_depthwise_bytes import DEPTHWISE_BYTES_FAULTS
+from tests.algorithms.faults_depthwise_dp4a import DEPTHWISE_DP4A_FAULTS
 from tests.algorithms.planted import Fault
 from tests.gpu.hopper import hopper, is_gpu, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
 from tests.judged import judge_of
 
-from convforge.algorithms import refusal
-from convforge.algorithms.depthwise.device import DepthwiseBytesConfig, DepthwiseDp4aConfig
+from convforge.algorithms.depthwise.device import DepthwiseDp4aConfig
 from convforge.problem import PADDING_MODES, parse_problem
 from convforge.verify import Inputs, check_plan, make_inputs
 from convforge.verify.plans import upload_inputs
 
-METHODS: Any = {name: method_of("conv2d", name) for name in ("depthwise_bytes", "depthwise_dp4a")}
+METHOD: Any = method_of("conv2d", "depthwise_dp4a")
 OTHER: Any = method_of("conv2d", "depthwise_channels")
 pytestmark = needs_hopper
 
-# All types of x, w and results; zero points; strides, dilation, filters of even size; numbers of channels that fill
-# copies of 4, 8 and 16 bytes, groups of 16 and none; filters of few words of taps and of many.
+# All types of x, w and results; zero points; strides, dilation, filters of even size; numbers of channels that
+# fill blocks and none; filters of few words of taps and of many.
 PROBLEMS = [
     "n2c32h9w10_k32r3s3_p1_g32_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
     "n1c4h17w18_k4r3s3_st2_p1_g4_i8-u8-i8-i32_nhwc_+zero:-3+scale:channel+bias+relu",
@@ -42,19 +41,13 @@ PROBLEMS = [
     "n1c16h9w9_k16r3s3_p1_g16_u8-i8-u8-i32_nhwc_+over:6",
     "n1c16h9w9_k16r6s8_p3x4_g16_u8-u8-u8-i32_nhwc_+zero:255+scale:channel+bias",
     "n0c16h5w5_k16r3s3_g16_u8-i8-u8-i32_nhwc_+zero:1",
-]  # fmt: skip
-DILATED = (
     "n1c24h13w14_k24r3s3_p2_d2_g24_u8-i8-u8-i32_nhwc_+zero:50+scale:channel+bias",
     "n1c8h13w14_k8r5s2_st2x1_p3x1_d1x4_g8_i8-i8-i32-i32_nhwc_+zero:-50",
-)
-# Several tiles a block along both axes and over images; several warps a group; pairs of rows that are computed together
-# and single ones.
-TILES = (
-    DepthwiseBytesConfig(2, 2, 4, 16, 5),
-    DepthwiseBytesConfig(1, 3, 2, 24, 3),
-    DepthwiseBytesConfig(3, 1, 6, 8, 2),
-)
-STRIPS = (DepthwiseDp4aConfig(2, 3, 3, 2, 8), DepthwiseDp4aConfig(1, 2, 2, 5, 7), DepthwiseDp4aConfig(4, 5, 1, 1, 32))
+    "n1c8h23w14_k8r3s3_st2x1_p3_d3_g8_i8-i8-i32-i32_nhwc_+zero:-50",
+    "n1c8h23w14_k8r3s3_st4x3_p3_d1x2_g8_i8-i8-i32-i32_nhwc",
+]  # fmt: skip
+# Blocks of some channels and of all, whose tiles begin in one strip and end in another; low strips and high ones.
+STRIPS = (DepthwiseDp4aConfig(2, 3, 2, 8), DepthwiseDp4aConfig(1, 2, 5, 7), DepthwiseDp4aConfig(4, 5, 1, 32))
 # Real layers: of MobileNet, EfficientNet, ConvNeXt; one that no tile divides.
 LAYERS = (
     "c32h112w112_k32r3s3_p1_g32", "c96h112w112_k96r3s3_st2_p1_g96", "c144h56w56_k144r3s3_p1_g144",
@@ -63,12 +56,10 @@ LAYERS = (
 )  # fmt: skip
 
 
-def configs(method: Any, problem: Any, count: int) -> list[Any]:
-    """Some configs of a method that are valid for a problem."""
+def configs(problem: Any, count: int) -> list[Any]:
+    """Some configs that are valid for a problem."""
     facts = hopper().facts
-    tried = TILES if method is METHODS["depthwise_bytes"] else STRIPS
-    found = [*some(method.configs(problem, facts), count), *method.valid(problem, tried, facts)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*some(METHOD.configs(problem, facts), count), *METHOD.valid(problem, STRIPS, facts)]))
 
 
 def bits(method: Any, problem: Any, config: Any, inputs: Inputs) -> NDArray[Any]:
@@ -81,37 +72,31 @@ def bits(method: Any, problem: Any, config: Any, inputs: Inputs) -> NDArray[Any]
 
 @pytest.mark.one_in(24)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("text", [*PROBLEMS, *DILATED])
-def test_tiles_are_right(text: str, name: str, kind: str) -> None:
-    method, problem = METHODS[name], parse_problem(text)
-    if name == "depthwise_dp4a" and text in DILATED:
-        assert "a word holds neighbouring taps" in str(refusal(method, problem, hopper().facts))
-        return
-    for config in configs(method, problem, 9):
-        verdict = check_plan(method.plan(problem, config, hopper()), judge_of(text, kind))
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_tiles_are_right(text: str, kind: str) -> None:
+    problem = parse_problem(text)
+    for config in configs(problem, 9):
+        verdict = check_plan(METHOD.plan(problem, config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
 @pytest.mark.one_in(6)
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("border", PADDING_MODES)
-def test_zero_points_at_every_border(border: str, name: str) -> None:
+def test_zero_points_at_every_border(border: str) -> None:
     """With small images too, of which a tile reaches far beyond the border."""
     mode = {"zeros": "", "constant": "constant9.0_"}.get(border, f"{border}_")
     for size in ("n2c20h11w13_k20r3s2_st2x1_p1x2x2x1", "n1c8h3w4_k8r5s5_p2"):
         for what in ("u8-i8-u8-i32_nhwc_+zero:77+scale:channel+bias", "i8-i8-i32-i32_nhwc_+zero:-7"):
             text = f"{size}_{mode}g{size.split('_')[0].split('c')[1].split('h')[0]}_{what}"
             problem = parse_problem(text)
-            for config in configs(METHODS[name], problem, 2):
-                verdict = check_plan(METHODS[name].plan(problem, config, hopper()), judge_of(text, "normal"))
+            for config in configs(problem, 2):
+                verdict = check_plan(METHOD.plan(problem, config, hopper()), judge_of(text, "normal"))
                 assert verdict.ok, f"{config}: {verdict.message}"
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("result", ["u8", "i8"])
-def test_scales_and_biases_of_any_size(name: str, result: str) -> None:
+def test_scales_and_biases_of_any_size(result: str) -> None:
     """Large, infinite and NaN ones, and those that make many ties, are left to double."""
     scales = np.array([0.01, 0.5, -0.25, 2.0**-24, 0.0, 1e-300, 1e39, np.inf, np.nan, 1 / 512, 3.0, 0.037])
     biases = np.array([0.0, 0.5, -7.5, 262143.5, -262144.5, 3e8, -1e308, np.inf, -np.inf, np.nan, 5e-324, 128.0])
@@ -123,14 +108,13 @@ def test_scales_and_biases_of_any_size(name: str, result: str) -> None:
         inputs.operands["scale"][...] = np.repeat(scales, len(biases))
         inputs.operands["bias"][...] = np.tile(biases, len(scales))
         expected = bits(OTHER, problem, OTHER.configs(problem, hopper().facts)[0], inputs)
-        for config in configs(METHODS[name], problem, 2):
-            np.testing.assert_array_equal(bits(METHODS[name], problem, config, inputs), expected, str(config))
+        for config in configs(problem, 2):
+            np.testing.assert_array_equal(bits(METHOD, problem, config, inputs), expected, str(config))
 
 
 @pytest.mark.one_in(14)
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_layers_have_the_bits_of_another_method(layer: str, name: str) -> None:
+def test_layers_have_the_bits_of_another_method(layer: str) -> None:
     """Random bytes of the full range, in every config; on the emulator a part of the layer."""
     problem: Any = parse_problem(f"n8{layer}_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias")
     if not is_gpu():
@@ -141,71 +125,53 @@ def test_layers_have_the_bits_of_another_method(layer: str, name: str) -> None:
     inputs.operands["scale"][...] = np.linspace(0.5, 2, problem.k) / root
     expected = bits(OTHER, problem, OTHER.configs(problem, hopper().facts)[0], inputs)
     assert len(np.unique(expected)) > 100
-    found = METHODS[name].configs(problem, hopper().facts)
-    for config in found if is_gpu() else configs(METHODS[name], problem, 2):
-        np.testing.assert_array_equal(bits(METHODS[name], problem, config, inputs), expected, str(config))
+    found = METHOD.configs(problem, hopper().facts)
+    for config in found if is_gpu() else configs(problem, 2):
+        np.testing.assert_array_equal(bits(METHOD, problem, config, inputs), expected, str(config))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_more_images_than_a_grid_has_rows(name: str) -> None:
+def test_more_images_than_a_grid_has_rows() -> None:
     text = "n66000c4h1w2_k4r1s1_g4_u8-i8-i32-i32_nhwc_+zero:9"
     problem = parse_problem(text)
-    for config in METHODS[name].configs(problem, hopper().facts)[:1]:
-        verdict = check_plan(METHODS[name].plan(problem, config, hopper()), judge_of(text, "normal"))
+    for config in METHOD.configs(problem, hopper().facts)[:1]:
+        verdict = check_plan(METHOD.plan(problem, config, hopper()), judge_of(text, "normal"))
         assert verdict.ok, f"{config}: {verdict.message}"
-
-
-def test_blocks_take_several_tiles() -> None:
-    """The grid is persistent: its blocks all run at once, and share the tiles."""
-    method, facts = METHODS["depthwise_bytes"], hopper().facts
-    for layer in LAYERS:
-        problem: Any = parse_problem(f"n256{layer}_u8-i8-u8-i32_nhwc")
-        found = method.configs(problem, facts)
-        assert all(config.each > 1 for config in found)
-        (launch,) = method.plan(problem, found[0], hopper()).launches
-        assert launch.grid[0] >= facts.cores
 
 
 def test_what_is_refused_and_where_auto_takes_them() -> None:
     facts = {number: replace(hopper().facts, architecture=f"sm_{number}") for number in (60, 61, 75, 80, 90, 100, 120)}
     layer: Any = parse_problem("n8c64h56w56_k64r3s3_p1_g64_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias")
-    tensor_cores, dp4a = METHODS["depthwise_bytes"], METHODS["depthwise_dp4a"]
-    assert [number for number in facts if tensor_cores.refuses(layer, facts[number]) is None] == [80, 90, 100, 120]
-    assert [number for number in facts if dp4a.refuses(layer, facts[number]) is None] == [61, 75, 80, 90, 100, 120]
-    assert str(dp4a.refuses(layer, facts[60])) == "dp4a came with sm_61; this is sm_60"
-    for method in (tensor_cores, dp4a):
-        for other, words in (
-            (layer.replace(groups=1), "a filter must see one channel"),
-            (layer.replace(x_dtype="int16"), "x and w must be of int8, uint8; these are int16 and int8"),
-            (layer.replace(out_layout="NCHW"), "x and out must be NHWC, not NHWC and NCHW"),
-            (layer.replace(out_dtype="float64"), "4 results of float64 are more than one store of 16 bytes"),
-            (layer.replace(k=128), "C=64 must be a multiple of it, and K=128 equal C"),
-            (layer.replace(c=66, k=66, groups=66), "words hold 4 channels: C=66"),
-        ):
-            assert words in str(method.refuses(other, facts[90]))
-        assert method.preference_for(layer, facts[90]) is not None
-    assert "hold the matrices of 25 pairs of taps, not of 26" in str(
-        tensor_cores.refuses(layer.replace(r=3, s=17), facts[90])
-    )
-    assert "needs 33 pixels of a row, more than 32" in str(dp4a.refuses(layer.replace(r=1, s=33), facts[90]))
-    assert "is too long to be unrolled" in str(dp4a.refuses(layer.replace(r=15, s=15), facts[90]))
-    assert "word holds neighbouring taps" in str(dp4a.refuses(layer.replace(dilation=(1, 2)), facts[90]))
+    assert [number for number in facts if METHOD.refuses(layer, facts[number]) is None] == [61, 75, 80, 90, 100, 120]
+    assert str(METHOD.refuses(layer, facts[60])) == "dp4a came with sm_61; this is sm_60"
+    for other, words in (
+        (layer.replace(groups=1), "a filter must see one channel"),
+        (layer.replace(x_dtype="int16"), "x and w must be of int8, uint8; these are int16 and int8"),
+        (layer.replace(out_layout="NCHW"), "x and out must be NHWC, not NHWC and NCHW"),
+        (layer.replace(out_dtype="float64"), "4 results of float64 are more than one store of 16 bytes"),
+        (layer.replace(k=128), "C=64 must be a multiple of it, and K=128 equal C"),
+        (layer.replace(c=66, k=66, groups=66), "words hold 4 channels: C=66"),
+        (layer.replace(r=1, s=33), "needs 33 pixels of a row, more than 32"),
+        (layer.replace(dilation=(1, 16)), "needs 33 pixels of a row, more than 32"),
+        (layer.replace(h=200, r=90, s=32, stride=(10, 1)), "is too long to be unrolled"),
+        (layer.replace(r=50), "registers; 200 are to be had"),
+    ):
+        assert words in str(METHOD.refuses(other, facts[90]))
+    assert METHOD.preference_for(layer, facts[90]) is not None
 
 
 def test_no_tile_has_more_pixels_of_a_row_than_a_word_has_bits() -> None:
     problem: Any = parse_problem("n1c8h20w90_k8r3s5_st1x4_p1x2_g8_u8-i8-i32-i32_nhwc_+zero:3")
-    method = METHODS["depthwise_dp4a"]
-    found = method.configs(problem, hopper().facts)
+    found = METHOD.configs(problem, hopper().facts)
     assert max((config.out_q - 1) * 4 + 5 for config in found) <= 32
-    verdict = check_plan(method.plan(problem, found[0], hopper()), judge_of(str(problem), "normal"))
+    verdict = check_plan(METHOD.plan(problem, found[0], hopper()), judge_of(str(problem), "normal"))
     assert verdict.ok, verdict.message
 
 
 # Wrong arithmetic, which a GPU shows in each run. Others read beyond an array, or depend on the order of threads.
 SHOWN = [
     fault
-    for fault in DEPTHWISE_BYTES_FAULTS
-    if (fault.file == "device/four_channels.cuh" or re.search("taps|zero point|matri|filter|byte", fault.name))
+    for fault in DEPTHWISE_DP4A_FAULTS
+    if (fault.file == "device/four_channels.cuh" or re.search("taps|zero point|filter|byte", fault.name))
     and "barrier" not in fault.name
 ]
 
@@ -213,5 +179,4 @@ SHOWN = [
 @on_gpu_alone
 @pytest.mark.parametrize("fault", SHOWN, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
-    run = fault.run
-    check_that_it_is_noticed(METHODS[run.method], fault, judge_of(run.problem, run.kind), tmp_path)
+    check_that_it_is_noticed(METHOD, fault, judge_of(fault.run.problem, fault.run.kind), tmp_path)
