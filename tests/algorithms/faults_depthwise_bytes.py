@@ -18,7 +18,6 @@ OUTSIDE = replace(SUMS, problem="n2c20h11w13_k20r3s3_p1_constant9.0_g20_u8-i8-i3
 DILATED = replace(SUMS, problem="n2c20h11w13_k20r3s3_p2_d2_g20_i8-i8-i32-i32_nhwc")
 # Many ties, which float must leave to double.
 TIES = replace(BYTES, problem="n2c16h9w12_k16r2s2_g16_u8-i8-u8-i32_nhwc_+scale:channel+bias", kind="integers")
-RELU = replace(BYTES, problem="n2c16h9w12_k16r3s3_p1_g16_u8-i8-i8-i32_nhwc_+scale:channel+bias+relu")
 RESIDUAL = replace(BYTES, problem="n2c20h9w12_k20r3s3_p1_g20_u8-i8-u8-i32_nhwc_+scale:channel+bias+residual")
 
 # Of depthwise_dp4a. Ragged strips and columns; tiles inside the image and at its edges.
@@ -94,27 +93,10 @@ DEPTHWISE_BYTES_FAULTS = [
     ),
     *of_file("device/four_channels.cuh", BYTES,
         ("the zero point added", "start[c] = START - static_cast<int>(", "start[c] = START + static_cast<int>("),
-        ("one scale for four channels", "filter(const Conv &conv, int k, int c) { return {conv, min(k + c,",
-         "filter(const Conv &conv, int k, int c) { return {conv, min(k,"),
-        ("bytes in another order", "__byte_perm(bytes[0], bytes[1], 0x0040)",
-         "__byte_perm(bytes[1], bytes[0], 0x0040)"),
-        ("the first sum in double for all", "(c == 0 ? sums.at[0] : sums.at[1])", "sums.at[0]", TIES),
-        ("the bits of a float in double", "(sum - START, by.scale, by.bias)", "(sum, by.scale, by.bias)", TIES),
-        ("bytes in double in one place", "word |= (byte & 255u) << 8 * c;", "word |= byte & 255u;", TIES),
-        ("no relu in double", "rescaled_exactly<Out, cfg::ACTIVATION == RELU>", "rescaled_exactly<Out, false>",
-         replace(RELU, kind="integers")),
+        ("the bits of a float in double", "own[c] = sums.at[c] - START;", "own[c] = sums.at[c];", TIES),
         ("the first channel's residual for all", "output_value(conv, n, k + c, p, q, sums.at[c])",
          "output_value(conv, n, k, p, q, sums.at[c])", RESIDUAL),
         ("the first output for all", "store_vector(to, values);", "store_vector(to, Vector<out_t, CHANNELS>{});", SUMS),
-    ),
-    *of_file("device/byte_factors.cuh", BYTES,
-        ("the range of another type", "scale = static_cast<float>(filter.scale * (1.0 / SPREAD));",
-         "scale = static_cast<float>(filter.scale * (1.0 / 256));"),
-        ("a bias that begins at 0", "(filter.bias - LEAST) * (1.0 / SPREAD)", "filter.bias * (1.0 / SPREAD)",
-         replace(BYTES, problem=BYTES.problem.replace("u8-i8-u8", "u8-i8-i8"))),
-        ("no relu", "cfg::ACTIVATION == RELU ? 0.0f : static_cast", "static_cast", RELU),
-        ("float where it is not certain", "sure = sure & (fabsf(", "sure = sure | (fabsf(", TIES),
-        ("float for every tie", "floats ? 0.5f - units * 5.9604644775390625e-8f", "floats ? 1.0f", TIES),
     ),
     *of_file("depthwise/dp4a.cu", DP4A,
         ("no barrier after the filters", f"    {SYNC}\n    if (word >= WORDS", "    if (word >= WORDS"),

@@ -1,13 +1,13 @@
 // Results of few_channels.cu, which includes this file in the middle, because these functions use its tiles and sums.
 //
 // finish_filters<Out>(args, tile, n0, sums);    stores neighbouring filters of an output
-// rescale_filters<Out>(args, tile, n0, sums);   the same for bytes that are computed in float (byte_factors.cuh)
+// rescale_filters<Out>(args, tile, n0, sums);   the same for bytes that are computed in float (rescaled.cuh)
 // finish_outputs<Out>(args, tile, n0, sums);    stores runs of outputs of a filter
 //
 // The results are a lane's, for the outputs from `tile` and the filters from n0 on.
 #pragma once
-#include "byte_factors.cuh"
 #include "epilogue.cuh"
+#include "rescaled.cuh"
 
 // NHWC, or results without neighbours: two filters of an output of each product, or eight of four products.
 template <class Out>
@@ -63,30 +63,6 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
     }
 }
 
-// Bytes from sums of filter n and those after it, `step` apart; `factors` are theirs.
-template <class Out, int COUNT, int FILTERS>
-__device__ __forceinline__ Vector<Out, COUNT> bytes_of(const Conv &conv, int n, const float (&sums)[COUNT],
-                                                       const Factors (&factors)[FILTERS], float certain) {
-    Vector<Out, COUNT> bytes;
-    bool sure = true;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        bytes.at[i] = static_cast<Out>(factors[FILTERS == 1 ? 0 : i].result(sums[i], certain, sure));
-    if (sure) return bytes;
-#pragma unroll 1
-    for (int which = 0; which < COUNT; which++) {  // seldom
-        float sum = sums[0];
-#pragma unroll
-        for (int i = 1; i < COUNT; i++) sum = i == which ? sums[i] : sum;
-        const MultiplyAdd by(conv, 0, FILTERS == 1 ? n : n + which);
-        const unsigned exact = rescaled_exactly<Out, cfg::ACTIVATION == RELU>(static_cast<int>(sum), by.scale, by.bias);
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            if (i == which) bytes.at[i] = static_cast<Out>(exact);
-    }
-    return bytes;
-}
-
 // finish_filters for RESCALED results: a lane's filters of four products, or of one, at once.
 template <class Out>
 __device__ __forceinline__ void rescale_filters(const FewChannels &args, const Tile &tile, int n0,
@@ -97,10 +73,7 @@ __device__ __forceinline__ void rescale_filters(const FewChannels &args, const T
 #pragma unroll
     for (int j = 0; j < COLUMNS; j += TOGETHER) {
         const int n = n0 + lane_column<IN_EIGHTS>(j, t);
-        Factors factors[FILTERS];
-        float certain = 0.5f;  // of all of them, as registers are few
-#pragma unroll
-        for (int v = 0; v < FILTERS; v++) certain = fminf(certain, factors[v].set(MultiplyAdd(conv, 0, n + v), true));
+        const RescaledFilters<Out, FILTERS> filters(conv, n, cfg::K - 1, true);
 #pragma unroll
         for (int i = 0; i < 2 * cfg::FRAGMENTS; i++) {
             const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g;
@@ -108,7 +81,7 @@ __device__ __forceinline__ void rescale_filters(const FewChannels &args, const T
             float own[FILTERS];
 #pragma unroll
             for (int v = 0; v < FILTERS; v++) own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];
-            const auto bytes = bytes_of<Out>(conv, n, own, factors, certain);
+            const auto bytes = filters.template bytes<1>(0, own);
             out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, n, p, q);
             if (FILTERS == EIGHT && args.store_width == EIGHT) {
                 store_vector(first, bytes);
@@ -142,9 +115,7 @@ __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Ti
                 float own[cfg::OUTPUT_RUN];
 #pragma unroll
                 for (int v = 0; v < cfg::OUTPUT_RUN; v++) own[v] = sum_of(v);
-                Factors factors[1];
-                const float certain = factors[0].set(MultiplyAdd(conv, 0, n), true);
-                bytes = bytes_of<Out>(conv, n, own, factors, certain);
+                bytes = RescaledFilters<Out, 1>(conv, n, cfg::K - 1, true).template bytes<0>(0, own);
             }
             const auto result = [&](int v) {
                 if constexpr (RESCALED<Out>) return bytes.at[v];

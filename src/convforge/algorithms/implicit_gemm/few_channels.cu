@@ -23,16 +23,16 @@
 //           (few_channels_results.cuh).
 // Bytes     as x and w become numbers of 16 bits, which represent them and their differences from a zero point. Their sums
 //           are below 2^24, so they are exact in floats. Results of bytes are computed in float where that certainly
-//           gives the same as double (byte_factors.cuh).
+//           gives the same as double (rescaled.cuh).
 // SPLIT     implicit_gemm_split_few_channels: x, w and out are floats, split into two halves each (split.cuh). Blocks
 //           split their patches (split_patch.cuh); split_filters.cu has split the filters.
 // Limit     memory, mostly the output. With large filters, loads from shared memory. With SPLIT, tensor cores, which
 //           compute three products for one.
 #include "border.cuh"
-#include "byte_factors.cuh"
 #include "epilogue.cuh"
 #include "few_channels.cuh"
 #include "memory.cuh"
+#include "rescaled.cuh"
 #ifdef SPLIT
 #include "border.cuh"
 constexpr int HALVES = 2;  // of a number
