@@ -4,20 +4,32 @@
 // whole_number<WITHIN>(value);
 //                         rounds to an integer, ties to even; saturates, and NaN gives 0, unless the value is WITHIN
 //                         2^31
-// rescaling_of(scale, bias);
-//                         the factors for `rescaled`, of one filter
-// rescaled<T, RELU>(sums, by, exactly);
-//                         sums * scale + bias as bytes of type T: in float where double certainly gives the same, else by
-//                         exactly(i, sum). GPUs for graphics compute double at 1/64 of the rate
+// Rescaling<T, RELU> by;  factors of a filter for results of type T in float, by six instructions each
+// certain = by.set(scale, bias, exact);
+//                         `exact`: sums are below 2^24. `certain` is what a result needs
+// by.result(sum, certain, sure);
+//                         the result in the low byte. `sure` becomes false if it may not be that of double
 // rescaled_exactly<T, RELU>(sum, scale, bias);
-//                         the same for one sum in double; in the low byte
+//                         the result in double, in the low byte. GPUs for graphics compute double at 1/64 of the rate
+// rescaled_in_float(sums, certain, by, sure);
+//                         results of several sums by by(i).result, four a word
+// rescaled_slowly(words, sums, certain, by, exactly);
+//                         the words that rescaled_in_float made, with exactly(i, sum) for results that are not sure
 // packed<T>(v);           four integers, saturated to bytes of type T, the first in the low byte
-// turned_pairs(word);     exchanges halves of words: of lanes 2 i and 2 i + 1, the first gets both low halves, the second
-//                         both high halves
-// turned_quads(word);     lanes that differ in bits 2 and 3 exchange bytes: lane number b of four gets byte b of all four
+// turned_pairs(word);     exchanges halves of words: of lanes 2 i and 2 i + 1, the first gets both low halves, the
+//                         second both high halves
+// turned_quads(word);     lanes that differ in bits 2 and 3 exchange bytes: lane number b of four gets byte b of all
+//                         four
 #pragma once
 #include "memory.cuh"
 #include "types.cuh"
+
+// True for GPUs that compute double at half the rate of float: sm_60, 70, 80, 90, 100. The emulator shows the others.
+#ifdef __CUDA_ARCH__
+constexpr bool FAST_DOUBLES = __CUDA_ARCH__ % 100 == 0 && __CUDA_ARCH__ <= 1000;
+#else
+constexpr bool FAST_DOUBLES = false;
+#endif
 
 #ifdef __CUDA_ARCH__
 // 2^52 + 2^31 + sum has the bits of the sum, with its sign bit flipped, as its last ones.
@@ -54,41 +66,58 @@ inline unsigned packed(const int (&v)[4]) {
 }
 #endif
 
-// Factors of a filter. `certain`: a value in float that is no farther from a whole number rounds as the value in double.
-struct Rescaling {
-    float scale, bias, certain;
-};
-
-// Cuts a number off at the 24 bits of a float. Tiny numbers become 0; `is_float` is false for numbers beyond floats, and NaN.
-__device__ inline float cut_to_float(double number, bool &is_float) {
-    const unsigned high = static_cast<unsigned>(__double2hiint(number)), low = static_cast<unsigned>(__double2loint(number));
+// The nearest float, by integer instructions. Tiny numbers become 0; NaN and numbers from 2^127 on become Inf.
+__device__ inline float nearest_float(double number) {
+    constexpr unsigned HALF = 1u << 28;  // of the last bit that a float has
+    unsigned high = static_cast<unsigned>(__double2hiint(number)), low = static_cast<unsigned>(__double2loint(number));
     const unsigned exponent = high >> 20 & 2047, sign = high & 0x80000000u;
-    is_float = is_float && exponent < 1023 + 128;
-    if (exponent <= 1023 - 127) return float_of(sign);
+    if (exponent >= 1023 + 127) return float_of(0x7f800000u);
+    if (exponent <= 1023 - 127) return 0;
+    low += HALF, high += low < HALF;
     return float_of(sign | (((high & 0x7fffffffu) - (896u << 20)) << 3 | low >> 29));
 }
 
-// With u = 2^-24, the value in float differs from that in double by at most (4 |sum * scale| + 3 |bias|) u and terms of
-// higher order: sum and result are rounded, and scale and bias are cut off. Results between -256 and 256 have
-// |sum * scale| below 256 + |bias|, and others have a byte's limit. Biases from 2^18 on are left to double.
-__device__ inline Rescaling rescaling_of(double scale, double bias) {
-    bool floats = true;
-    Rescaling by;
-    by.scale = cut_to_float(scale, floats), by.bias = cut_to_float(bias, floats);
-    const float size = fabsf(by.bias);
-    by.certain = floats && size < 262144.0f ? 0.5f - (1200.0f + 8.0f * size) * 5.9604644775390625e-8f : -1.0f;
-    return by;
-}
+// Factors of a filter, for results as a share of SPREAD: between 0 and 1, where one instruction saturates.
+//
+// With u = 2^-24, the value in float differs from that in double by at most (SPREAD + 2 ROUNDINGS (MOST + |bias|)) u.
+// Within the range results are below MOST. So roundings of the scale make (MOST + |bias|) u each, of the bias
+// (|bias| + MOST) u, and of the share SPREAD u / 2; the rest is for the distance. Sums that are not exact in float are
+// rounded too. Biases from 2^18 on are left to double.
+template <class T, bool RELU, bool DOUBLES = FAST_DOUBLES>
+struct Rescaling {
+    // Results are between LEAST and LEAST + SPREAD. Near ONES, 3 * 2^22, the last bit of a float is one.
+    static constexpr float LEAST = RELU ? 0.0f : static_cast<float>(limits<T>::low);
+    static constexpr float SPREAD = static_cast<float>(limits<T>::high) - LEAST, ONES = 12582912.0f;
+    static constexpr float MOST = (LEAST < 0 ? -LEAST : SPREAD) + 2;  // above all results, before they are rounded
+    static constexpr float ROUNDINGS = DOUBLES ? 1 : 3;
+    static constexpr bool TEST_AGAIN = !DOUBLES;  // see rescaled_slowly
+    float scale, bias;
 
-// The low byte is the result, if it is certain. Near 3 * 2^22 the last bit of a float is one.
-template <class T, bool RELU>
-__device__ inline unsigned rescaled_in_float(int sum, const Rescaling &by, bool &certain) {
-    constexpr float ONES = 12582912.0f, LOW = RELU ? 0.0f : static_cast<float>(limits<T>::low);
-    const float value = fminf(fmaxf(fmaf(static_cast<float>(sum), by.scale, by.bias), LOW), static_cast<float>(limits<T>::high));
-    const float near = value + ONES;
-    certain = fabsf(value - (near - ONES)) < by.certain;
-    return bits_of(near);
-}
+    // Returns the distance from a whole number below which a value certainly rounds as the value in double.
+    __device__ float set(double by, double added, bool exact) {
+        float size = 0;
+        if constexpr (DOUBLES) {
+            scale = static_cast<float>(by * (1.0 / SPREAD));
+            bias = static_cast<float>((added - LEAST) * (1.0 / SPREAD));
+            size = fabsf(static_cast<float>(added));
+        } else {
+            const float near = nearest_float(added);
+            scale = nearest_float(by) * (1.0f / SPREAD);
+            bias = fmaf(near, 1.0f / SPREAD, -LEAST * (1.0f / SPREAD));
+            size = fabsf(near);
+        }
+        const bool floats = fabsf(scale) < 1e30f && size < 262144.0f;
+        const float units = SPREAD + 2 * ROUNDINGS * (MOST + size) + (exact ? 0.0f : MOST + size);
+        return floats ? 0.5f - units * 5.9604644775390625e-8f : -1.0f;
+    }
+
+    // The result is in the low byte.
+    __device__ unsigned result(float sum, float certain, bool &sure) const {
+        const float share = __saturatef(fmaf(sum, scale, bias)), near = fmaf(share, SPREAD, ONES + LEAST);
+        sure = sure & (fabsf(fmaf(share, SPREAD, (ONES + LEAST) - near)) < certain);
+        return bits_of(near);
+    }
+};
 
 template <class T, bool RELU>
 __device__ inline unsigned rescaled_exactly(int sum, double scale, double bias) {
@@ -97,31 +126,79 @@ __device__ inline unsigned rescaled_exactly(int sum, double scale, double bias) 
     return static_cast<unsigned>(min(max(whole, low), static_cast<int>(limits<T>::high)));
 }
 
-// by(i) returns the factors of number i.
-template <class T, bool RELU, int COUNT, class By, class Exactly>
-__device__ __forceinline__ Vector<T, COUNT> rescaled(const int (&sums)[COUNT], const By &by, const Exactly &exactly) {
-    unsigned bytes[COUNT], left = 0;
+// The low bytes of numbers, four a word.
+template <int COUNT>
+struct PackedBytes {
+    static constexpr int SIZE = (COUNT + 3) / 4;
+    unsigned at[SIZE];
+
+    template <class T>
+    __device__ __forceinline__ Vector<T, COUNT> as() const {
+        Vector<T, COUNT> values;
+        if constexpr (COUNT == 1) values.word.bits = static_cast<unsigned char>(at[0]);
+        else if constexpr (COUNT == 2) values.word.bits = static_cast<unsigned short>(at[0]);
+        else if constexpr (COUNT == 4) values.word.bits = at[0];
+        else
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        bool certain;
-        bytes[i] = rescaled_in_float<T, RELU>(sums[i], by(i), certain);
-        left |= (certain ? 0u : 1u) << i;
+            for (int i = 0; i < SIZE; i++) values.word.bits[i] = at[i];
+        return values;
+    }
+};
+
+template <int COUNT>
+__device__ __forceinline__ PackedBytes<COUNT> low_bytes(const unsigned (&bytes)[COUNT]) {
+    static_assert(COUNT < 4 || COUNT % 4 == 0, "words are whole");
+    PackedBytes<COUNT> words;
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) {
+        unsigned pairs[2] = {};
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            if (i + 2 * j < COUNT)
+                pairs[j] = i + 2 * j + 1 < COUNT ? __byte_perm(bytes[i + 2 * j], bytes[i + 2 * j + 1], 0x0040)
+                                                 : bytes[i + 2 * j];
+        words.at[i / 4] = COUNT > 2 ? __byte_perm(pairs[0], pairs[1], 0x5410) : pairs[0];
+    }
+    return words;
+}
+
+template <int COUNT, class Sum, class By>
+__device__ __forceinline__ PackedBytes<COUNT> rescaled_in_float(const Sum (&sums)[COUNT], float certain, const By &by,
+                                                          bool &sure) {
+    unsigned bytes[COUNT];
+    sure = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) bytes[i] = by(i).result(static_cast<float>(sums[i]), certain, sure);
+    return low_bytes(bytes);
+}
+
+// rescaled_in_float has one test for all numbers, because that takes fewer instructions than one for each. GPUs that
+// are slow in double test each number here (TEST_AGAIN); the others compute all numbers in double.
+template <int COUNT, class Sum, class By, class Exactly>
+__device__ __forceinline__ PackedBytes<COUNT> rescaled_slowly(PackedBytes<COUNT> words, const Sum (&sums)[COUNT],
+                                                              float certain, const By &by, const Exactly &exactly) {
+    constexpr bool TEST_AGAIN = decltype(by(0))::TEST_AGAIN;
+    unsigned sure = 0;  // a bit for each number
+    if constexpr (TEST_AGAIN) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            bool own = true;
+            by(i).result(static_cast<float>(sums[i]), certain, own);
+            sure |= (own ? 1u : 0u) << i;
+        }
     }
 #pragma unroll 1
-    while (left != 0) {  // seldom
-        const int which = __ffs(static_cast<int>(left)) - 1;
-        left &= left - 1;
-        int sum = sums[0];
+    for (int which = 0; which < COUNT; which++) {
+        if (TEST_AGAIN && sure >> which & 1) continue;
+        Sum sum = sums[0];
 #pragma unroll
         for (int i = 1; i < COUNT; i++) sum = i == which ? sums[i] : sum;
-        const unsigned exact = exactly(which, sum);
+        const unsigned place = which % 4 * 8, byte = (exactly(which, static_cast<int>(sum)) & 255u) << place;
+        const unsigned others = ~(255u << place);
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) bytes[i] = i == which ? exact : bytes[i];
+        for (int i = 0; i < words.SIZE; i++) words.at[i] = i == which / 4 ? (words.at[i] & others) | byte : words.at[i];
     }
-    Vector<T, COUNT> result;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) result.at[i] = static_cast<T>(bytes[i]);
-    return result;
+    return words;
 }
 
 __device__ inline unsigned turned_pairs(unsigned word) {

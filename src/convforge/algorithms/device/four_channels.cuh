@@ -12,17 +12,17 @@
 // store_four<ALIGNED>(conv, to, values);  stores them, by one instruction if they are aligned
 #pragma once
 #include "border.cuh"
-#include "byte_factors.cuh"
 #include "memory.cuh"
+#include "rescaled.cuh"
 
 constexpr int CHANNELS = 4;
 
-// True if all sums are below 2^22: they start with the bits of ONES, and are the distance from it of a float.
+// True if all sums are below 2^22: they start with the bits of the float 3 * 2^22, and are the distance from it.
 constexpr bool FLOAT_BITS = RESCALED<out_t> && cfg::R * cfg::S * 255 * (limits<w_t>::low < 0 ? 128 : 255) < 1 << 22;
 constexpr int START = FLOAT_BITS ? 0x4b400000 : 0;
 
 // Scale and bias of channel k + c; beyond the last, of the last.
-__device__ inline MultiplyAdd filter_of(const Conv &conv, int k, int c) { return {conv, min(k + c, cfg::K - 1), 0}; }
+__device__ inline MultiplyAdd filter_of(const Conv &conv, int k, int c) { return {conv, min(k + c, cfg::K - 1)}; }
 
 struct FourFilters {
     MultiplyAdd at[CHANNELS];
@@ -33,19 +33,21 @@ struct FourFilters {
 
 struct FourChannels {
     int start[CHANNELS];
-    Factors factors[RESCALED<out_t> ? CHANNELS : 1];
-    float certain;  // see Factors
+    Rescaling<ByteOr<out_t>, cfg::ACTIVATION == RELU> factors[CHANNELS];
+    float certain;  // see Rescaling
 
     __device__ FourChannels(const Conv &conv, const FourFilters &filters, const int (&taps)[CHANNELS]) : certain(0.5f) {
 #pragma unroll
         for (int c = 0; c < CHANNELS; c++) {
             start[c] = START - static_cast<int>(static_cast<unsigned>(conv.zero) * static_cast<unsigned>(taps[c]));
-            if constexpr (RESCALED<out_t>) certain = fminf(certain, factors[c].set(filters.at[c], FLOAT_BITS));
+            if constexpr (RESCALED<out_t>) 
+                certain = fminf(certain, factors[c].set(filters.at[c].scale, filters.at[c].bias, FLOAT_BITS));
         }
     }
 
     __device__ static float whole(int sum) {
-        return FLOAT_BITS ? float_of(static_cast<unsigned>(sum)) - ONES : static_cast<float>(sum);
+        if (!FLOAT_BITS) return static_cast<float>(sum);
+        return float_of(static_cast<unsigned>(sum)) - float_of(static_cast<unsigned>(START));
     }
 
     // Bytes of output j in float. `sure` becomes false if they may not be those of `exactly`, and for other types.
@@ -57,8 +59,7 @@ struct FourChannels {
             unsigned bytes[CHANNELS];
 #pragma unroll
             for (int c = 0; c < CHANNELS; c++) bytes[c] = factors[c].result(whole(sums[c][j]), certain, each);
-            values.word.bits =
-                __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0040), __byte_perm(bytes[2], bytes[3], 0x0040), 0x5410);
+            values = low_bytes(bytes).template as<Out>();
         }
         sure = sure & each;
         return values;

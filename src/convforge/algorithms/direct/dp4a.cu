@@ -132,17 +132,12 @@ __device__ __forceinline__ void finish(const DirectDp4a &args, const Strip &at, 
     };
     const auto place = [&](int i, int v) { return first + (filter(i, v) * step_k + pixel(i, v) * step_q); };
     if constexpr (RESCALED<Out>) {
-        Rescaling by[cfg::FILTERS];
-#pragma unroll
-        for (int k = 0; k < cfg::FILTERS; k++) {
-            const MultiplyAdd own(conv, at.group, at.k + k);
-            by[k] = rescaling_of(own.scale, own.bias);
-        }
+        const RescaledFilters<Out, cfg::FILTERS> filters(conv, first_k + at.k, first_k + cfg::K_GROUP - 1, false);
         store_runs<RUNS, COUNT>(args.vectors, [&](int i) {
             int own[COUNT];
 #pragma unroll
             for (int v = 0; v < COUNT; v++) own[v] = sums[filter(i, v)][pixel(i, v)];
-            return rescale<Out>(conv, at.group, at.k + filter(i, 0), OF_FILTERS, own, [&](int v) { return by[filter(i, v)]; });
+            return filters.template bytes<OF_FILTERS>(filter(i, 0), own);
         }, exists, place);
     } else {
         store_runs<RUNS, COUNT>(args.vectors, [&](int i) {

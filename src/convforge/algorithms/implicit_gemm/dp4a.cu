@@ -168,17 +168,13 @@ struct ColumnLoader {
 template <class Out, int STEP_M, int STEP_N, int ROWS, int COLUMNS>
 __device__ inline void put_bytes(const Store &store, int M, int N, int group, int m0, int n0, const int (&sums)[ROWS][COLUMNS]) {
     const Conv &conv = store.conv;
+    const int first_k = group * cfg::K_GROUP;
     const index_t step = row_step(store);
 #pragma unroll
     for (int i = 0; i < ROWS; i += 4) {
         const int m = m0 + i / 4 * STEP_M;
         if (m >= M) continue;
-        Rescaling by[4];
-#pragma unroll
-        for (int u = 0; u < 4; u++) {
-            const MultiplyAdd filter(conv, group, m + u);
-            by[u] = rescaling_of(filter.scale, filter.bias);
-        }
+        const RescaledFilters<Out, 4> filters(conv, first_k + m, first_k + cfg::K_GROUP - 1, false);
 #pragma unroll
         for (int j = 0; j < COLUMNS; j += 4) {
             const int n = n0 + j / 4 * STEP_N;
@@ -197,8 +193,7 @@ __device__ inline void put_bytes(const Store &store, int M, int N, int group, in
 #pragma unroll
                 for (int v = 0; v < 4; v++) own[v] = cfg::C_M_MAJOR ? sums[i + v][j + u] : sums[i + u][j + v];
                 const int first = cfg::C_M_MAJOR ? m : m + u;
-                const auto bytes = rescale<Out>(conv, group, first, cfg::C_M_MAJOR, own,
-                                                [&](int v) { return by[cfg::C_M_MAJOR ? v : u]; });
+                const auto bytes = filters.template bytes<cfg::C_M_MAJOR>(cfg::C_M_MAJOR ? 0 : u, own);
                 if (vectors) {
                     store_vector(cfg::C_M_MAJOR ? starts[u] + m : starts[0] + first * step, bytes);
                     continue;

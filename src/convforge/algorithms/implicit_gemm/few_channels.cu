@@ -19,19 +19,20 @@
 //           times a zero of the filter would be NaN.
 // Threads   warps of 16 FRAGMENTS outputs x WARP_N filters each. A fragment has 16 outputs of one row.
 // Finish    filters, or outputs, are ordered so that the results of a lane are neighbours: in NHWC eight filters of an
-//           output from four products, in NCHW a run of OUTPUT_RUN outputs of a filter. They are stored as one vector.
+//           output from four products, in NCHW a run of OUTPUT_RUN outputs of a filter. They are stored as one vector
+//           (few_channels_results.cuh).
 // Bytes     as x and w become numbers of 16 bits, which represent them and their differences from a zero point. Their sums
 //           are below 2^24, so they are exact in floats. Results of bytes are computed in float where that certainly
-//           gives the same as double (byte_factors.cuh).
+//           gives the same as double (rescaled.cuh).
 // SPLIT     implicit_gemm_split_few_channels: x, w and out are floats, split into two halves each (split.cuh). Blocks
 //           split their patches (split_patch.cuh); split_filters.cu has split the filters.
 // Limit     memory, mostly the output. With large filters, loads from shared memory. With SPLIT, tensor cores, which
 //           compute three products for one.
 #include "border.cuh"
-#include "byte_factors.cuh"
 #include "epilogue.cuh"
 #include "few_channels.cuh"
 #include "memory.cuh"
+#include "rescaled.cuh"
 #ifdef SPLIT
 #include "border.cuh"
 constexpr int HALVES = 2;  // of a number
@@ -329,159 +330,7 @@ __device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *p
 #else
 #include "split_patch.cuh"
 #endif
-
-// Stores a lane's results for the outputs from `tile` and the filters from n0 on. NHWC, or results without neighbours:
-// two filters of an output of each product, or eight of four products.
-template <class Out>
-__device__ __forceinline__ void finish_filters(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
-    const Conv &conv = args.conv;
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int i = 0; i < 2 * cfg::FRAGMENTS; i++) {
-        const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g;
-        if (p >= conv.P || q >= conv.Q) continue;
-        out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, 0, p, q);
-        const auto pair_of = [&](int j) {
-            const int n = n0 + lane_column<IN_EIGHTS>(j, t);
-            const float *own = sums[i / 2][j] + i % 2 * 2;
-            Vector<Out, 2> pair;
-            pair.word = {};
-            if (cfg::K % cfg::BLOCK_N == 0 || n < cfg::K) pair.at[0] = output_value(conv, tile.n, n, p, q, own[0]);
-            if (cfg::K % cfg::BLOCK_N == 0 || n + 1 < cfg::K) pair.at[1] = output_value(conv, tile.n, n + 1, p, q, own[1]);
-            return pair;
-        };
-        if constexpr (IN_EIGHTS) {
-            if (args.store_width == EIGHT) {
-#pragma unroll
-                for (int j = 0; j < COLUMNS; j += 4) {
-                    Vector<Out, EIGHT> eight;
-#pragma unroll
-                    for (int v = 0; v < 4; v++) {
-                        const Vector<Out, 2> pair = pair_of(j + v);
-                        if constexpr (sizeof(Out) == 2) eight.word.bits[v] = pair.word.bits;
-                        else eight.at[2 * v] = pair.at[0], eight.at[2 * v + 1] = pair.at[1];
-                    }
-                    const int n = n0 + lane_column<IN_EIGHTS>(j, t);
-                    if (cfg::K % cfg::BLOCK_N == 0 || n < cfg::K) store_vector(first + n, eight);
-                }
-                continue;
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j++) {
-            const int n = n0 + lane_column<IN_EIGHTS>(j, t);
-            if (n >= cfg::K) continue;
-            const Vector<Out, 2> pair = pair_of(j);
-            if (!cfg::ALONG_Q && args.store_width > 1) {
-                store_vector(first + n, pair);
-                continue;
-            }
-            const index_t step = conv.out_strides.c;
-            first[n * step] = pair.at[0];
-            if (n + 1 < cfg::K) first[(n + 1) * step] = pair.at[1];
-        }
-    }
-}
-
-// Bytes from sums of filter n and those after it, `step` apart; `factors` are theirs.
-template <class Out, int COUNT, int FILTERS>
-__device__ __forceinline__ Vector<Out, COUNT> bytes_of(const Conv &conv, int n, const float (&sums)[COUNT],
-                                                       const Factors (&factors)[FILTERS], float certain) {
-    Vector<Out, COUNT> bytes;
-    bool sure = true;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        bytes.at[i] = static_cast<Out>(factors[FILTERS == 1 ? 0 : i].result(sums[i], certain, sure));
-    if (sure) return bytes;
-#pragma unroll 1
-    for (int which = 0; which < COUNT; which++) {  // seldom
-        float sum = sums[0];
-#pragma unroll
-        for (int i = 1; i < COUNT; i++) sum = i == which ? sums[i] : sum;
-        const MultiplyAdd by(conv, 0, FILTERS == 1 ? n : n + which);
-        const unsigned exact = rescaled_exactly<Out, cfg::ACTIVATION == RELU>(static_cast<int>(sum), by.scale, by.bias);
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            if (i == which) bytes.at[i] = static_cast<Out>(exact);
-    }
-    return bytes;
-}
-
-// finish_filters for RESCALED results: a lane's filters of four products, or of one, at once.
-template <class Out>
-__device__ __forceinline__ void rescale_filters(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
-    constexpr int TOGETHER = IN_EIGHTS ? 4 : 1, FILTERS = 2 * TOGETHER;
-    const Conv &conv = args.conv;
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int j = 0; j < COLUMNS; j += TOGETHER) {
-        const int n = n0 + lane_column<IN_EIGHTS>(j, t);
-        Factors factors[FILTERS];
-        float certain = 0.5f;  // of all of them, as registers are few
-#pragma unroll
-        for (int v = 0; v < FILTERS; v++) certain = fminf(certain, factors[v].set(MultiplyAdd(conv, 0, n + v), true));
-#pragma unroll
-        for (int i = 0; i < 2 * cfg::FRAGMENTS; i++) {
-            const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g;
-            if (p >= conv.P || q >= conv.Q || n >= cfg::K) continue;
-            float own[FILTERS];
-#pragma unroll
-            for (int v = 0; v < FILTERS; v++) own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];
-            const auto bytes = bytes_of<Out>(conv, n, own, factors, certain);
-            out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, n, p, q);
-            if (FILTERS == EIGHT && args.store_width == EIGHT) {
-                store_vector(first, bytes);
-                continue;
-            }
-#pragma unroll
-            for (int v = 0; v < FILTERS; v++)
-                if (n + v < cfg::K) first[v * static_cast<index_t>(conv.out_strides.c)] = bytes.at[v];
-        }
-    }
-}
-
-// NCHW: stores runs of outputs of a filter.
-template <class Out>
-__device__ __forceinline__ void finish_outputs(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
-    const Conv &conv = args.conv;
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int i = 0; i < 2 * cfg::FRAGMENTS; i += cfg::OUTPUT_RUN) {
-        const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g * cfg::OUTPUT_RUN;
-        if (p >= conv.P || q >= conv.Q) continue;
-        out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, 0, p, q);
-#pragma unroll
-        for (int j = 0; j < 2 * COLUMNS; j++) {
-            const int n = n0 + lane_column<false>(j / 2, t) + j % 2;
-            if (cfg::K % cfg::BLOCK_N && n >= cfg::K) continue;
-            const auto sum_of = [&](int v) { return sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]; };
-            [[maybe_unused]] Vector<Out, cfg::OUTPUT_RUN> bytes;
-            if constexpr (RESCALED<Out>) {
-                float own[cfg::OUTPUT_RUN];
-#pragma unroll
-                for (int v = 0; v < cfg::OUTPUT_RUN; v++) own[v] = sum_of(v);
-                Factors factors[1];
-                const float certain = factors[0].set(MultiplyAdd(conv, 0, n), true);
-                bytes = bytes_of<Out>(conv, n, own, factors, certain);
-            }
-            const auto result = [&](int v) {
-                if constexpr (RESCALED<Out>) return bytes.at[v];
-                else return output_value(conv, tile.n, n, p, q + v, sum_of(v));
-            };
-            out_t *const to = first + n * static_cast<index_t>(conv.out_strides.c);
-            if (args.store_width == cfg::OUTPUT_RUN) {
-                Vector<Out, cfg::OUTPUT_RUN> run;
-#pragma unroll
-                for (int v = 0; v < cfg::OUTPUT_RUN; v++) run.at[v] = result(v);
-                store_vector(to, run);
-                continue;
-            }
-#pragma unroll
-            for (int v = 0; v < cfg::OUTPUT_RUN; v++)
-                if (q + v < conv.Q) to[v * static_cast<index_t>(conv.out_strides.w)] = result(v);
-        }
-    }
-}
+#include "few_channels_results.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     implicit_gemm_few_channels(const __grid_constant__ FewChannels args) {

@@ -325,12 +325,12 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
 template <class Out, class SumOf>
 __device__ __forceinline__ Vector<Out, cfg::PIXEL_RUN> rescaled_run(const Conv &conv, int group, int n,
                                                                     const SumOf &sum_of) {
-    const MultiplyAdd filter(conv, group, n);
-    const Rescaling by = rescaling_of(filter.scale, filter.bias);
+    const int first_k = group * cfg::K_GROUP;
+    const RescaledFilters<Out, 1> filter(conv, first_k + n, first_k + cfg::K_GROUP - 1, false);
     int sums[cfg::PIXEL_RUN];
 #pragma unroll
     for (int v = 0; v < cfg::PIXEL_RUN; v++) sums[v] = sum_of(v);
-    return rescale<Out>(conv, group, n, 0, sums, [&](int) { return by; });
+    return filter.template bytes<0>(0, sums);
 }
 
 // NCHW: a lane has a run of pixels of two filters in each product. Pixels of one vector belong to one image.
@@ -390,6 +390,7 @@ __device__ inline void rescale_filters(const ImplicitMma &args, int group, int s
                                        const WarpSums &sums) {
     constexpr int TOGETHER = IN_EIGHTS ? 4 : 1, FILTERS = 2 * TOGETHER;
     const Conv &conv = args.conv;
+    const int first_k = group * cfg::K_GROUP;
     index_t first[2 * ROWS];  // offsets of the results of each pixel, from its first filter on
     unsigned inside = 0;
 #pragma unroll
@@ -400,21 +401,13 @@ __device__ inline void rescale_filters(const ImplicitMma &args, int group, int s
 #pragma unroll
     for (int j = 0; j < COLUMNS; j += TOGETHER) {
         const int n = filter_at(n0, j);
-        Rescaling by[FILTERS];
-        float certain = 1;  // of all of them, as registers are few
-#pragma unroll
-        for (int v = 0; v < FILTERS; v++) {
-            const MultiplyAdd filter(conv, group, n + v);
-            by[v] = rescaling_of(filter.scale, filter.bias);
-            certain = fminf(certain, by[v].certain);
-        }
+        const RescaledFilters<Out, FILTERS> filters(conv, first_k + n, first_k + cfg::K_GROUP - 1, false);
 #pragma unroll
         for (int i = 0; i < 2 * ROWS; i++) {
             int own[FILTERS];
 #pragma unroll
             for (int v = 0; v < FILTERS; v++) own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];
-            const auto by_all = [&](int v) { return Rescaling{by[v].scale, by[v].bias, certain}; };
-            const auto bytes = rescale<Out>(conv, group, n, 1, own, by_all);
+            const auto bytes = filters.template bytes<1>(0, own);
             if (!(inside >> i & 1) || n >= cfg::K_GROUP) continue;
             if (FILTERS == EIGHT && args.store_width == EIGHT) {
                 store_vector(conv.out + (first[i] + n), bytes);
