@@ -37,7 +37,8 @@ SPECIALISTS: dict[str, str] = {
 
 def pair(algorithm: Any, case: Case | str) -> Any:
     """A method on a case, now or in ``make test-all``."""
-    later = algorithm.name != "direct_naive" and dtypes_of(parse_problem(str(case))) not in FIRST_DTYPES
+    first = DTYPES if algorithm.name == "direct_naive" else FIRST_DTYPES
+    later = dtypes_of(parse_problem(str(case))) not in first
     return pytest.param(algorithm, case, id=f"{algorithm.name}-{case}", marks=[pytest.mark.thorough] if later else [])
 
 
