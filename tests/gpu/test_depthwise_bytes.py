@@ -93,7 +93,7 @@ def test_tiles_are_right(text: str, name: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(11)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("border", PADDING_MODES)
 def test_zero_points_at_every_border(border: str, name: str) -> None:
@@ -146,6 +146,7 @@ def test_layers_have_the_bits_of_another_method(layer: str, name: str) -> None:
         np.testing.assert_array_equal(bits(METHODS[name], problem, config, inputs), expected, str(config))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_more_images_than_a_grid_has_rows(name: str) -> None:
     text = "n66000c4h1w2_k4r1s1_g4_u8-i8-i32-i32_nhwc_+zero:9"
