@@ -40,7 +40,7 @@ def test_every_config_is_right(text: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(25)
+@pytest.mark.one_in(49)
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("way", TRANSPOSES)
 @pytest.mark.parametrize("size", BYTE_SIZES)

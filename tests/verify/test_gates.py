@@ -159,6 +159,7 @@ COARSE = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("c", "r"), [size for size in SIZES if size[0] in (1, 8, 64)])
 @pytest.mark.parametrize("data", ["normal", "positive"])
 def test_strict_passes_fp32_and_three_fp16_products_alone(data: str, c: int, r: int) -> None:
@@ -280,6 +281,7 @@ def by_fft(problem: Any, inputs: Inputs, rounding: Rounding) -> Floats:
     return np.asarray(out[None, :, 1 : 1 + problem.p, 1 : 1 + problem.q], np.float32)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("c", [1, 3, 8, 64, 256])
 @pytest.mark.parametrize("data", ["normal", "positive", "smooth"])
 def test_fft_fails_spectra_of_narrow_factors(data: str, c: int) -> None:
@@ -304,6 +306,7 @@ def in_two_passes(x: Floats, columns: Floats, rows: Floats, rounding: Rounding) 
     return np.asarray(total[None], np.float32)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("c", [1, 3, 8, 64])
 @pytest.mark.parametrize("data", ["normal", "positive", "smooth"])
 def test_separable_fails_passes_of_narrow_factors(data: str, c: int) -> None:
