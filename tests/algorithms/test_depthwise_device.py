@@ -115,7 +115,7 @@ def test_rows_of_planes_with_every_border(border: str, dtypes: str) -> None:
             check(ROWS, text, RowsConfig(planes=4, out_p=out_p))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @needs_emulator
 @pytest.mark.parametrize("out_p", [2, 3, 7])
 @pytest.mark.parametrize("steps", ["st1_p1_d1", "st2_p2_d1", "st1_p3_d2", "st3x2_p2_d2x1", "st2_p6_d3"])
@@ -161,7 +161,7 @@ def test_views_with_gaps(method: Any, layout: str, ahead: int) -> None:
     check_views(plan, make_inputs(problem), ahead)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @needs_emulator
 @pytest.mark.parametrize("ahead", [0, 1, 2, 4])
 @pytest.mark.parametrize("size", ["n2c4h24w16", "n2c4h9w16", "n2c4h24w18", "n2c4h9w22"])
@@ -173,7 +173,7 @@ def test_halves_in_views_with_gaps(size: str, ahead: int) -> None:
         check_views(plan, make_inputs(problem), ahead)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize("ahead", [0, 1, 2, 4])
 @pytest.mark.parametrize("c", [16, 8, 12])
@@ -184,7 +184,7 @@ def test_bytes_in_views_with_gaps(c: int, ahead: int) -> None:
     check_views(plan, make_inputs(problem), ahead)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize("text", WALKED + TILED)
 def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
@@ -205,7 +205,7 @@ def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
     np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize("text", BATCHED)
 def test_what_is_not_finite_stays_in_its_windows_of_pictures(text: str) -> None:

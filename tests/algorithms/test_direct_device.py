@@ -66,6 +66,7 @@ def test_more_planes_than_a_grid_has(method: Any) -> None:
     check(method, "n66000c1h1w2_k1r1s1_f32_nchw")
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize(
     ("method", "config"),
@@ -102,7 +103,7 @@ VECTORS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize("text", VECTORS)
 def test_rows_of_several_blocks(text: str) -> None:

@@ -60,7 +60,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @needs_emulator
 @pytest.mark.parametrize("text", VALUES)
 def test_values(text: str) -> None:

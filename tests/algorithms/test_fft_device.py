@@ -66,7 +66,7 @@ def test_borders_and_types(mode: str, layout: str, dtypes: str) -> None:
     check(problem, FftConfig(12, 20, 0))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @needs_emulator
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])

@@ -16,7 +16,7 @@ from convforge.problem import Conv2dProblem, parse_problem
 FLOAT64 = "n1c3h2w9_k1r1s1_f16-f16-f16-f64_nchw"
 INTEGER = "n1c2h2w9_k1r1s1_i8-i8-f16-i32_nchw_+scale:tensor"
 # All round in the same function; these take the longest to compile for types that only they are called with here.
-LONG = ("direct_rows", "depthwise", "im2col", "implicit_gemm", "fft", "gemm_1x1")
+LONG = ("direct_rows", "depthwise", "im2col", "implicit_gemm", "implicit_gemm_int8", "fft", "gemm_1x1")
 
 
 def methods(text: str) -> Any:

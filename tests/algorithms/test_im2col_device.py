@@ -39,7 +39,7 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(11)
 @pytest.mark.parametrize("algorithm", [IM2COL, IMPLICIT], ids=lambda a: a.name)
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_convolutions(algorithm: Any, text: str) -> None:

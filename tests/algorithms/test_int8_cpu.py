@@ -76,8 +76,13 @@ def computed(method: Any, config: Config | None, problem: Any, arrays: dict[str,
     return plan(plan.buffers(arrays["x"], plan.prepare(arrays["w"]), operands, out))
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(("method", "text", "config"), WAYS, ids=[f"{way[1]}-{way[2]}" for way in WAYS])
+def way(method: Any, text: str, config: Config) -> Any:
+    """A way as parameters; ``make test`` has those of the types that other tests here compile too."""
+    shared = "_u8-i8-u8-i32_" in text or ("_u8-i8-i32-i32_" in text and method.name == "implicit_gemm_int8")
+    return pytest.param(method, text, config, id=f"{text}-{config}", marks=[] if shared else [pytest.mark.thorough])
+
+
+@pytest.mark.parametrize(("method", "text", "config"), [way(*found) for found in WAYS])
 def test_every_way_has_the_bits_of_direct_naive(method: Any, text: str, config: Config) -> None:
     problem = parse_problem(text)
     if problem.w_dtype == "int16":
@@ -89,10 +94,14 @@ def test_every_way_has_the_bits_of_direct_naive(method: Any, text: str, config: 
     assert np.array_equal(computed(method, config, problem, arrays), expected)
 
 
-@pytest.mark.one_in(12)
-@pytest.mark.parametrize("end", ENDS, ids=lambda end: end or "plain")
-@pytest.mark.parametrize("out", ["u8", "i8", "i32", "f32", "f16"])
-def test_every_epilogue_has_the_bits_of_direct_naive(end: str, out: str) -> None:
+def epilogue(out: str, end: str) -> Any:
+    """An epilogue as parameters: all but the plain ones of a type share the kernels, which take seconds to compile."""
+    shared = out == "u8" and end
+    return pytest.param(out, end, id=f"{out}-{end or 'plain'}", marks=[] if shared else [pytest.mark.thorough])
+
+
+@pytest.mark.parametrize(("out", "end"), [epilogue(o, end) for o in ("u8", "i8", "i32", "f32", "f16") for end in ENDS])
+def test_every_epilogue_has_the_bits_of_direct_naive(out: str, end: str) -> None:
     if (":-4" in end and out == "u8") or ("out:1.0:" in end and out[0] == "f") or ("out:0" in end and out[0] == "f"):
         pytest.skip("the zero point is no value of the type")
     for method, size in ((ImplicitGemmInt8(), "n1c8h6w7_k20r3s3_p1"), (DepthwiseInt8(), "n1c20h6w7_k20r3s3_p1_g20")):
@@ -104,9 +113,10 @@ def test_every_epilogue_has_the_bits_of_direct_naive(end: str, out: str) -> None
             assert found.tobytes() == expected.tobytes(), (method, layout)
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["implicit_gemm_int8", "depthwise_int8"])
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", *(pytest.param(t, marks=pytest.mark.thorough) for t in ("int8", "float32"))]
+)
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 def test_scales_that_make_nan_have_the_bits_of_direct_naive(name: str, dtype: str, layout: str) -> None:
     short = {"uint8": "u8", "int8": "i8", "float32": "f32"}[dtype]

@@ -88,6 +88,7 @@ def test_rows_hold_the_padded_picture(text: str) -> None:
             assert what_is_wrong(text, EmulatorRuntime(order=order), memory) is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("fault", ROWS_FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     for order in ORDERS:
@@ -171,6 +172,7 @@ def test_halves_and_scales_are_those_of_the_padded_picture(text: str, kind: str)
         assert what_is_wrong_with_halves(text, kind, EmulatorRuntime(order=order)) is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("fault", PIXEL_FAULTS, ids=str)
 def test_a_fault_planted_where_pixels_are_split_is_noticed(fault: Fault, tmp_path: Path) -> None:
     for order in ORDERS:

@@ -62,7 +62,7 @@ def test_every_config_in_several_orders_of_threads(text: str) -> None:
         assert verdict.ok, verdict.message
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize(
     "text",

@@ -63,7 +63,7 @@ def test_every_config(text: str) -> None:
         check(problem, config=config)
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(19)
 @needs_emulator
 @pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-f32-u8-f32", "f64"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc", "nchw-kcrs-nhwc"])
@@ -74,7 +74,7 @@ def test_borders_and_types(mode: str, layout: str, dtypes: str) -> None:
     check(problem, config=SMALL)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
@@ -107,6 +107,7 @@ def test_epilogues_and_channels_that_are_summed(layout: str) -> None:
     assert note.startswith("rank 3"), "rounded to float16, nothing is of rank one"
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("planes", [1, 3])
 @pytest.mark.parametrize("text", [

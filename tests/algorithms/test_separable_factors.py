@@ -36,7 +36,7 @@ def factored(w: Any, types: str = "f32", order: str = "shuffled") -> PreparedFil
     return DeviceFactors(problem, emulator_runtime(order))(w.astype(problem.w_dtype))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(11)
 @pytest.mark.parametrize("types", ["f32", "f64", "f16", "u8-f32-u8-f32", "u8-u8-u8-f32"])
 @pytest.mark.parametrize("size", [(3, 3), (5, 7), (9, 11), (13, 6), (1, 9), (9, 1), (1, 1), (1, 63), (31, 31)], ids=str)
 def test_factors_of_every_rank(size: tuple[int, int], types: str) -> None:
@@ -57,7 +57,7 @@ def test_large_filters(size: tuple[int, int], order: str) -> None:
     assert fault_of_factors(w, DeviceFactors(problem, emulator_runtime(order))(w).tensors, "float32") is None
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("w", "rank"), [
     ([[1, 0, -1], [2, 0, -2], [1, 0, -1]], 1),
     (np.ones((5, 7)), 1),

@@ -37,6 +37,7 @@ OPTIONS: Any = {"padding": 1, "precision": "fp8", "device": "emulator"}
 
 
 @needs_emulator
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
 @pytest.mark.parametrize(
     "q",

@@ -93,7 +93,7 @@ KERNELS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(
     "dtype", ["uint8", "float32", *(pytest.param(t, marks=pytest.mark.thorough) for t in ("int16", "float16"))]
 )

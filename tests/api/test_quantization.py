@@ -184,6 +184,7 @@ def test_other_activations_have_the_real_number(activation: str, device: str) ->
     assert len(np.unique(y)) > 20
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("zero", "activation"), [(0, None), (7, "relu"), (3, ("leaky_relu", 0.25))])
 def test_every_method_that_takes_it_gives_the_same_bits(zero: int, activation: Any, device: str) -> None:

@@ -80,6 +80,7 @@ assert (out == 2).all()
 """
 
 
+@pytest.mark.thorough
 @needs_emulator
 def test_processes_compile_at_once(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]

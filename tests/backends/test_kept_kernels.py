@@ -94,6 +94,7 @@ def test_a_folder_in_a_files_place_is_passed_over(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_processes_compile_at_once(tmp_path: Path) -> None:
     for _ in range(2):
         running = [process(tmp_path) for _ in range(3)]

@@ -104,7 +104,7 @@ convforge.conv2d(x, x, algorithm="direct_naive", device=sys.argv[1])
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("emulator", marks=needs_emulator)])
+@pytest.mark.parametrize("device", [pytest.param("emulator", marks=needs_emulator), "cpu"])
 def test_each_compiler_is_named(device: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, device], capture_output=True, text=True, timeout=300, check=False,

@@ -117,6 +117,7 @@ def test_a_wrong_side_has_no_time_and_a_fault_has_a_reason(
     assert set(row["times"]) == {"eager"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype, sides", [("float32", {"eager", "convforge"}),
                                           ("float16", {"eager", "folded", "convforge"})])  # fmt: skip
 def test_every_side_of_a_type_is_held_against_float64(

@@ -71,7 +71,7 @@ CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_a_call_made_again_is_the_call(library: ALibrary, name: str, with_bias: bool) -> None:

@@ -64,7 +64,7 @@ def test_a_page_has_its_title_its_prose_and_the_rest(name: str, text: str) -> No
     assert _PICTURE.search(rest), "a page has a picture"
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(17)
 @needs_emulator
 @pytest.mark.parametrize("name, text", [(n, t) for n, t in pages().items() if _PICTURE.search(t)], ids=lambda v: v[:20])
 def test_what_is_drawn_is_what_the_kernel_does(name: str, text: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.course.studies.stored import stored_runs
 
-from convforge.benchmark.store import load_runs
 from convforge.course.studies import find_study
 from convforge.course.studies.published import TABLES
 
@@ -57,7 +57,7 @@ def test_theirs_are_as_published(tables: Any, name: str, case: str, column: str,
 def test_ours_are_as_stored(tables: Any, name: str) -> None:
     from convforge.benchmark.formats import three
 
-    runs = [run for run in load_runs(ROOT / "benchmarks" / "results") if run.complete]
+    runs = [run for run in stored_runs() if run.complete]
     shown = cells(tables, name)
     stored = {
         three(r.flops / r.time.median_s / 1e9 if name == "D" else 1e3 * r.time.median_s)

@@ -31,7 +31,7 @@ BYTE_SIZES = ("m1n1k1", "m45n37k37", "m208n144k80", "m80n144k35", "m33n40k262", 
 PAIRS = ("i8", "u8", "u8-i8", "i8-u8")
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(21)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_config_is_right(text: str, kind: str) -> None:
@@ -40,7 +40,7 @@ def test_every_config_is_right(text: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(25)
+@pytest.mark.one_in(49)
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("way", TRANSPOSES)
 @pytest.mark.parametrize("size", BYTE_SIZES)

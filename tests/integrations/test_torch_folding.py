@@ -87,7 +87,9 @@ def test_train_computes_and_undo_keeps_the_mode() -> None:
     assert (model[0].weight.requires_grad, model[0].note, type(model[0])) == (False, "kept", nn.Conv2d)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.thorough)]
+)
 def test_a_change_of_type_is_a_change_of_all(dtype: Any) -> None:
     model = model_of()
     report = replace(model)

@@ -75,6 +75,7 @@ def test_gradcheck_of_batches_and_forward_mode(geometry: Any) -> None:
         assert check(call, given, check_batched_grad=True, check_forward_ad=True, fast_mode=True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_torch_func(geometry: Any, activation: str | None) -> None:

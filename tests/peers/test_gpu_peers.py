@@ -254,7 +254,7 @@ TORCH_PAIRS = [(peer, case.text) for peer in NEW if peer.name.startswith("torch"
 
 
 @pytest.mark.peer
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(19)
 @pytest.mark.parametrize(("peer", "text"), TORCH_PAIRS, ids=[f"{p.name}-{t}" for p, t in TORCH_PAIRS])
 def test_cases_by_pytorch_on_the_hosts_memory(peer: Any, text: str, played_torch: Any) -> None:
     problem = asked(text, peer)

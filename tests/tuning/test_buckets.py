@@ -86,7 +86,7 @@ def texts_of(method: Any, problem: Problem, config: str) -> set[str] | None:
     return runtime.texts
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(19)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_a_config_is_the_same_kernels_in_all_of_a_bucket(method: Any) -> None:
     compared = 0

@@ -106,7 +106,7 @@ def narrow_both_ways(precision: str, data: str, c: int, r: int) -> None:
     check_both_ways(Judge(problem, inputs_of(problem, data)), precision, honest, narrower)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("c", "r"), SMALL)
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("precision", HONEST)
@@ -124,6 +124,7 @@ def test_a_class_of_narrow_factors_fails_the_next_narrower_over_many_channels(
     narrow_both_ways(precision, data, c, r)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("stored", ["float16", "float32"])
 @pytest.mark.parametrize(("c", "r"), [(3, 3), (256, 3), (2048, 1)])
 @pytest.mark.parametrize("data", ["normal", "positive"])
@@ -158,6 +159,7 @@ COARSE = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("c", "r"), [size for size in SIZES if size[0] in (1, 8, 64)])
 @pytest.mark.parametrize("data", ["normal", "positive"])
 def test_strict_passes_fp32_and_three_fp16_products_alone(data: str, c: int, r: int) -> None:
@@ -179,6 +181,7 @@ def test_strict_in_float64_fails_fp32_sums(data: str, c: int, r: int) -> None:
     check_both_ways(Judge(problem, inputs_of(problem, data)), "strict", honest, {"FP32 sums": sequential})
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("c", "r"), [(1, 3), (3, 3), (8, 1), (8, 3), (64, 1), (64, 3), (256, 1)])
 @pytest.mark.parametrize("data", ["normal", "positive", "smooth"])
 def test_strict_on_float16_arrays_fails_fp16_sums(data: str, c: int, r: int) -> None:
@@ -252,6 +255,7 @@ def winograd(problem: Any, inputs: Inputs, m: int, rounding: Rounding) -> Floats
     return out.transpose(0, 1, 3, 2, 4).reshape(problem.k, down * m, across * m)[None, :, : problem.p, : problem.q]
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("c", [1, 3, 8, 64, 256])
 @pytest.mark.parametrize("data", ["normal", "positive", "smooth"])
 @pytest.mark.parametrize("m", WINOGRAD)
@@ -277,6 +281,7 @@ def by_fft(problem: Any, inputs: Inputs, rounding: Rounding) -> Floats:
     return np.asarray(out[None, :, 1 : 1 + problem.p, 1 : 1 + problem.q], np.float32)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("c", [1, 3, 8, 64, 256])
 @pytest.mark.parametrize("data", ["normal", "positive", "smooth"])
 def test_fft_fails_spectra_of_narrow_factors(data: str, c: int) -> None:
@@ -301,6 +306,7 @@ def in_two_passes(x: Floats, columns: Floats, rows: Floats, rounding: Rounding) 
     return np.asarray(total[None], np.float32)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("c", [1, 3, 8, 64])
 @pytest.mark.parametrize("data", ["normal", "positive", "smooth"])
 def test_separable_fails_passes_of_narrow_factors(data: str, c: int) -> None:

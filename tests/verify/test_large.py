@@ -46,7 +46,7 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "LARGE", 1)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.usefixtures("scanned")
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize(("text", "precision"), ROWS)

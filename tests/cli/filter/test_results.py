@@ -37,6 +37,7 @@ def test_the_same_kernel_as_a_name_a_matrix_and_files(tmp_path: Path, done: Call
         np.testing.assert_array_equal(result, saturated(correlated(SMALL, SOBEL_X)), str(kernel))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("stride", [1, 3])
 @pytest.mark.parametrize("suffix, dtype", [(".png", np.uint8), (".tif", np.uint16), (".tif", np.float32)])
 def test_alpha_is_kept_bit_for_bit(
@@ -85,7 +86,7 @@ def test_every_kind_of_image_passes_the_identity_unharmed(
     assert (result.pixels.dtype, result.pages) == (pixels.dtype, pages)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "dtype", ["bool", "int8", "int16", "int32", "uint32", "int64", "uint64", "float16", "float64", ">u2", ">f4"]
 )

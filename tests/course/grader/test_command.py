@@ -132,6 +132,7 @@ def test_where_the_device_is_missing_it_ends_with_2(run: Callable[..., Ran], mon
 
 
 @needs_emulator
+@pytest.mark.thorough  # three processes that compile
 def test_the_loop_of_the_page_grades_a_class(tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "docs" / "grading.md").read_text(encoding="utf-8")
     (loop,) = (block.partition("```")[0] for block in page.split("```{script}\n") if block.startswith("for file in"))

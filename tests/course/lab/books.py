@@ -15,9 +15,15 @@ STORED = ROOT / "benchmarks" / "results" / "nvidia-h200-132sm"
 
 
 @cache
+def stored_runs() -> dict[str, Run]:
+    """The H200's stored runs, by study."""
+    return find_runs([STORED])
+
+
+@cache
 def stored() -> Book:
     """Of the H200's stored runs."""
-    return bind(find_runs([STORED]))
+    return bind(stored_runs())
 
 
 def pictures(suite: str = "size", **more: object) -> Run:

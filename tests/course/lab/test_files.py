@@ -19,14 +19,14 @@ from convforge.course.studies import STUDIES
 
 def breakdown() -> Book:
     """The smallest of the stored books."""
-    return bind({"breakdown": find_runs([books.STORED])["breakdown"]})
+    return bind({"breakdown": books.stored_runs()["breakdown"]})
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("lab")
     names = ("memory", "breakdown")
-    write_lab(bind({name: run for name, run in find_runs([books.STORED]).items() if name in names}), found)
+    write_lab(bind({name: books.stored_runs()[name] for name in names}), found)
     return found
 
 
@@ -61,18 +61,16 @@ def test_writing_again_changes_nothing(folder: Path) -> None:
     assert {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()} == before
 
 
-def test_without_a_font_of_the_language_charts_stand_as_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_lead_to_each_other_and_charts_without_a_font_of_the_language_stand_as_svg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_has_glyphs", lambda code: code == "en")
-    written = write_lab(breakdown(), tmp_path, codes=("en", "zh"))
+    written = write_lab(breakdown(), tmp_path, codes=("zh", "en"))
     assert written.without_png
-    assert {path.name for path in written.pages} == {"lab.html", "lab.md", "lab-zh.html", "lab-zh.md"}
-    assert {path.suffix for path in written.charts if path.parent.name == "charts"} == {".svg", ".png"}
-    assert {path.suffix for path in written.charts if path.parent.name == "charts-zh"} == {".svg"}
-    assert ".svg)" in (tmp_path / "lab-zh.md").read_text(encoding="utf-8")
-
-
-def test_each_language_s_page_leads_to_the_other(tmp_path: Path) -> None:
-    write_lab(breakdown(), tmp_path, codes=("zh", "en"))
+    assert {path.name for path in written.pages} == {"lab.html", "lab.md", "lab-en.html", "lab-en.md"}
+    assert {path.suffix for path in written.charts if path.parent.name == "charts-en"} == {".svg", ".png"}
+    assert {path.suffix for path in written.charts if path.parent.name == "charts"} == {".svg"}
+    assert ".svg)" in (tmp_path / "lab.md").read_text(encoding="utf-8")
     assert '<html lang="zh">' in (tmp_path / "lab.html").read_text(encoding="utf-8")
     assert '<a href="lab-en.html">English</a>' in (tmp_path / "lab.html").read_text(encoding="utf-8")
     assert '<a href="lab.html">中文</a>' in (tmp_path / "lab-en.html").read_text(encoding="utf-8")

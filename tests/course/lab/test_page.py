@@ -22,7 +22,7 @@ from convforge.course.lab.words import glossary
 from convforge.course.language import in_language
 from convforge.course.pages.charts import panel_spec
 from convforge.course.report.tables import result_table
-from convforge.course.studies import Finding
+from convforge.course.studies import STUDIES, Finding
 from convforge.course.studies.published import TABLES
 from convforge.course.studies.words import clock_name
 from convforge.errors import Reason
@@ -260,7 +260,7 @@ def test_a_machine_without_the_published_cases_says_so() -> None:
     assert "None of its cases was timed here." in render(book)
 
 
-@pytest.mark.parametrize("name", [chapter.study.name for chapter in books.stored().chapters])
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_chapter_has_a_chart(name: str) -> None:
     book = books.stored()
     (chapter,) = [chapter for chapter in book.chapters if chapter.study.name == name]
@@ -343,7 +343,7 @@ def test_what_is_no_method_is_named_in_the_language_of_the_page() -> None:
         assert word not in re.sub(r"<script\b.*?</script>", "", chinese, flags=re.DOTALL), word
 
 
-@pytest.mark.parametrize("name", [chapter.study.name for chapter in books.stored().chapters])
+@pytest.mark.parametrize("name", STUDIES)
 def test_no_two_lines_of_a_chapter_look_the_same(name: str) -> None:
     book = books.stored()
     (chapter,) = [chapter for chapter in book.chapters if chapter.study.name == name]

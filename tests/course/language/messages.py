@@ -11,6 +11,7 @@ import io
 import json
 import string
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def catalogue_path(code: str) -> Path:
     return SOURCES / "course" / "language" / f"{code}.po"
 
 
+@cache
 def messages() -> Catalog:
-    """Every message of the sources, with the file that holds it."""
+    """Every message of the sources, with the file that holds it; not to be changed."""
     found = Catalog()
     for path, _, text, _, _ in extract_from_dir(SOURCES, PATTERNS, OPTIONS):
         found.add(text, locations=[(f"src/convforge/{path}", 0)])

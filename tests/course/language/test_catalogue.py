@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from tests.course.language.messages import (
     translated,
     updated,
 )
+from tests.course.studies.stored import stored_runs
 
-from convforge.benchmark.store import load_runs
 from convforge.course.language import LANGUAGES, gettext, in_language, language, ngettext
 from convforge.course.studies import STUDIES, words
 from convforge.course.studies.published import TABLES
@@ -27,8 +26,7 @@ from convforge.course.studies.words import Formatter
 from convforge.errors import QUOTED, Reason
 
 CODES = [code for code in LANGUAGES if code != "en"]
-ROOT = Path(__file__).parents[3]
-STORED = [*load_runs(ROOT / "benchmarks" / "results"), *(table.run for table in TABLES.values())]
+STORED = [*stored_runs(), *(table.run for table in TABLES.values())]
 
 
 def first(text: Any) -> str:

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from tests.course.studies.stored import stored_runs
+
 from convforge.benchmark.records import Run
-from convforge.benchmark.store import load_runs
 from convforge.course.studies import STUDIES
 from convforge.course.studies.published import TABLES
 
 FILE = Path(__file__).with_name("outcomes.txt")
 RUNS = {
     f"{run.device}/{run.path.name}".replace(" ", "-"): run
-    for run in (
-        *load_runs(Path(__file__).parents[3] / "benchmarks" / "results"),
-        *(table.run for table in TABLES.values()),
-    )
+    for run in (*stored_runs(), *(table.run for table in TABLES.values()))
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import Ran
 from tests.course.studies.made_up import result, rgb, run
+from tests.course.studies.stored import stored_runs
 
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.backends.facts import DeviceFacts
@@ -23,7 +24,7 @@ from convforge.peers import every_algorithm
 ROOT = Path(__file__).parents[3]
 GPU = DeviceFacts("cuda", "A Card", 4, l1_bytes=0, l2_bytes=1 << 20, l3_bytes=0, memory_bytes=1 << 34, vector_bytes=16,
                   architecture="sm_90")  # fmt: skip
-STORED = load_runs(ROOT / "benchmarks" / "results")
+STORED = stored_runs()
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "whole"])

@@ -138,7 +138,7 @@ def written_by(name: str, text: str, config: str, which: int, block: int) -> lis
     return found
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name, text, config", LADDERS, ids=lambda value: str(value)[:40])
 def test_a_blocks_outputs_are_those_it_writes_alone(name: str, text: str, config: str) -> None:
     found = trace(parse_problem(text), name, config)
@@ -151,7 +151,7 @@ def test_a_blocks_outputs_are_those_it_writes_alone(name: str, text: str, config
         assert sorted(wrote.of_block(block).elements) == written_by(name, text, config, launch, block)
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(17)
 @pytest.mark.parametrize("name, text, config", [*LADDERS, *OTHERS], ids=lambda value: str(value)[:40])
 def test_every_output_is_written_by_one_thread(name: str, text: str, config: str) -> None:
     found = trace(parse_problem(text), name, config)
