@@ -122,6 +122,7 @@ class Goal:
     wanted: float  # fraction of the copy, ratio to the peer, or seconds
     mean: bool = False  # the geometric mean over the cases counts, not the worst case
     either_layout: bool = False  # merge cases that differ only in layout; each side takes its faster layout
+    peers_in: str = ""  # peers of the cases of this type, the last part of a case's name, for ours of the other types
     precisions: tuple[str, ...] = ("strict",)  # precisions that our methods may use
     ours: str = "*"  # pattern of the names of our methods
     peers: str = "*"
@@ -157,9 +158,12 @@ def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
 
 
 def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
-    """Case -> its fraction, ratio or seconds; if either layout may be used, the layout is cut off the case's name."""
+    """Case -> its fraction, ratio or seconds; a layout or type that is merged is cut off the case's name."""
     cases = {r.case for r in results}
     rows = frame(run, [r for r in run.results if r.case in cases])
+    if goal.peers_in:
+        rows = rows[rows.case.str.endswith(f"_{goal.peers_in}") ^ rows.ours]
+        rows["case"] = rows.case.str.replace("_[^_]+$", "", regex=True)
     if goal.either_layout:
         rows["case"] = rows.case.str.replace("_n(chw|hwc)$", "", regex=True)
     if goal.prepared:
