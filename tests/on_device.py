@@ -97,8 +97,8 @@ def takes(algorithm: Any, text: str) -> bool:
         "implicit_gemm_fp8_mma",
         "implicit_gemm_dp4a",
     ):
-        taken = {*algorithm.types}
-        return {problem.x_dtype, problem.w_dtype} <= taken and problem.out_dtype in algorithm.results
+        weights = _type_of_factors(problem) if algorithm.name == "implicit_gemm_int8_mma" else problem.w_dtype
+        return {problem.x_dtype, weights} <= {*algorithm.types} and problem.out_dtype in algorithm.results
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_dp4a":
         bytes_ = {problem.x_dtype, problem.w_dtype} <= {*algorithm.types} and problem.out_dtype in algorithm.results
         return bytes_ and (problem.s - 1) * problem.dilation[1] < 120
@@ -118,6 +118,11 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name in ("separable", "fft", "fft_fused"):
         return not is_integer(problem.acc_dtype)
     return True
+
+
+def _type_of_factors(problem: Conv2dProblem) -> str:
+    """The type of weights; int8 for those of int16 from -255 to 255, which are differences of two numbers of int8."""
+    return "int8" if problem.w_dtype == "int16" and 0 < problem.w_bound < 256 else problem.w_dtype
 
 
 def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:

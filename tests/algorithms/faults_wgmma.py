@@ -148,6 +148,7 @@ SHARES_FAULTS = [
 ]  # fmt: skip
 
 PACKING = Run("implicit_gemm_wgmma", "n1c300h9w9_k3r3s3_f16_nhwc", WgmmaConfig())
+OF_TAP = "c += blockDim.x) {\n                const Number number = c < count"
 PACKING_FAULTS = [
     *of_file("host/pack_channels.cu", PACKING,
         ("the first channels for all", "c0 = blockIdx.x % args.parts * args.channels", "c0 = 0"),
@@ -157,10 +158,8 @@ PACKING_FAULTS = [
         ("written before all have come", f"        {SYNC}\n    }}", "    }"),
         ("taps of a convolution as they are", "args.flip ? taps - 1 - tap : tap", "tap"),
         ("height for width", "seen - row * args.S", "seen - row * args.R"),
-        ("nothing behind a tap's channels", "c < room; c += blockDim.x) to[c] = c < count ? part",
-         "c < count; c += blockDim.x) to[c] = c < count ? part"),
-        ("nothing behind channels that lie apart", "c < room; c += blockDim.x) to[c] = c < count ? at",
-         "c < count; c += blockDim.x) to[c] = c < count ? at"),
+        ("nothing behind a tap's channels", f"c < room; {OF_TAP} ? part", f"c < count; {OF_TAP} ? part"),
+        ("nothing behind channels that lie apart", f"c < room; {OF_TAP} ? at", f"c < count; {OF_TAP} ? at"),
         ("a tap's channels as if whole", "to += blockDim.y * args.pitch", "to += blockDim.y * args.C"),
     ),
 ]  # fmt: skip

@@ -31,10 +31,13 @@ class ChannelPacker(Preparation):
     """Packs the weights in the axis order K, R, S, C and in cross-correlation order, without a change of type.
 
     Its tensor "w" has the shape (K, R, S, channels): a tap's channels are padded with zeros to multiples of `whole`
-    elements, 8 at most. `borrow` does not copy weights that already have this layout: those of channels_last models.
+    elements. `borrow` does not copy weights that already have this layout: those of channels_last models.
+
+    With two `planes`, weights of int16 from -255 to 255 become two bytes each, and "w" has the shape
+    (2 K, R, S, channels) and the type int8: minus ceil(w / 2) of all filters, then floor(w / 2).
     """
 
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1, planes: int = 1) -> None:
         (k, c, r, s), size = problem.w_shape, itemsize(problem.w_dtype)
         taps, pitch = r * s, -(-c // whole) * whole
         # A part is aligned to 16 bytes. So is the next filter, if the length of a filter is a multiple of 16 bytes.
@@ -42,9 +45,8 @@ class ChannelPacker(Preparation):
         parts = -(-c // channels)
         fits = min(channels, c) * taps * size <= PART_BYTES
         across = min(MOST_CHANNELS, -(-min(channels, c) // 32) * 32)
-        source = KernelSource(
-            "algorithms/host/pack_channels.cu", "pack_channels", constants(NUMBER_BYTES=size), _Packing, "Packing"
-        )
+        lines = constants(NUMBER_BYTES=size, PLANES=planes)
+        source = KernelSource("algorithms/host/pack_channels.cu", "pack_channels", lines, _Packing, "Packing")
         info = LaunchInfo("pack_channels", (k * parts,), (across, THREADS // across), pdl=True)
         flip = int(problem.mode == "convolution")
 
@@ -61,8 +63,10 @@ class ChannelPacker(Preparation):
         def packed(buffers: Buffers, stream: Any) -> PreparedFilter:
             return PreparedFilter({"w": buffers["w"]}, buffers["w"].nbytes)
 
-        pieces = {"w": ((k, r, s, pitch), problem.w_dtype)}
+        pieces = {"w": ((planes * k, r, s, pitch), problem.w_dtype if planes == 1 else "int8")}
         super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], packed)
+        if planes > 1:
+            return
         steps = tuple(size * step for step in (r * s * c, 1, s * c, c))
 
         def lies(w: Any) -> bool:

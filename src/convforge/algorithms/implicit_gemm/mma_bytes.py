@@ -31,15 +31,16 @@ class _OfBytes(ImplicitGemmMma):
     lines = ("#define FACTORS_ARE_BYTES",)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return bytes_refusal(problem, self.types, self.results) or device_refusal(facts)
+        passes = stages.passes_of(problem)
+        return bytes_refusal(problem, self.types, self.results, passes) or device_refusal(facts)
 
 
 class ImplicitGemmInt8Mma(_OfBytes):
     """Implicit GEMM of 8-bit integers on tensor cores, with exact sums in int32.
 
     The kernel multiplies stored pixels, and zeros outside the image. From each sum it subtracts the zero point of x
-    times the weights of the taps inside the image, whose sums are prepared with the weights. See PTX ISA,
-    mma.m16n8k32.
+    times the weights of the taps inside the image, whose sums are prepared with the weights. Weights of int16 from -255
+    to 255, those of 8 bits minus a zero point, are multiplied in two passes. See PTX ISA, mma.m16n8k32.
     """
 
     name = "implicit_gemm_int8_mma"

@@ -16,9 +16,15 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 
-def bytes_refusal(problem: Conv2dProblem, taken: Collection[str], results: Collection[str]) -> Reason | None:
-    """The reason to refuse the types of x, w (each of `taken`) or the result (of `results`); None if all are known."""
-    if {problem.x_dtype, problem.w_dtype} <= set(taken) and problem.out_dtype in results:
+def bytes_refusal(
+    problem: Conv2dProblem, taken: Collection[str], results: Collection[str], passes: int = 1
+) -> Reason | None:
+    """The reason to refuse the types of x, w (each of `taken`) or the result (of `results`); None if all are known.
+
+    With two `passes`, w has int16 and is divided into numbers of int8.
+    """
+    weights = "int8" if passes == 2 else problem.w_dtype
+    if {problem.x_dtype, weights} <= set(taken) and problem.out_dtype in results:
         return None
     return Reason(
         "x and w must be of types {names}, and the result of types {results}; these are {types}",
