@@ -70,7 +70,8 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_wgmma":
         return _is_for_tensor_cores(problem, {"float16"}, {"bfloat16"})
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_int8":
-        bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in (problem.x_dtype, problem.w_dtype))
+        types = problem.x_dtype, _type_of_factors(problem)
+        bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in types)
         return bytes_ and problem.out_dtype != "float64" and (problem.groups == 1 or problem.c_per_group >= 8)
     if algorithm.name in ("implicit_gemm_fp8", "implicit_gemm_fp8_fast"):
         return isinstance(problem, Conv2dProblem) and problem.x_dtype in FP8

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Preparation
+from convforge.algorithms.implicit_gemm.stages import passes_of
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmWgmma, Put, group_refusal
 from convforge.algorithms.implicit_gemm.wgmma_tiles import OneLevelConfig
 from convforge.algorithms.implicit_gemm.zero_point import WithTapSums, ZeroPoint, zero_point_of
@@ -39,14 +40,16 @@ class _OfBytes(ImplicitGemmWgmma):
     results: ClassVar[tuple[str, ...]]  # types of the result
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        return bytes_refusal(problem, self.types, self.results) or group_refusal(problem)
+        passes = passes_of(problem)
+        return bytes_refusal(problem, self.types, self.results, passes) or group_refusal(problem)
 
 
 class ImplicitGemmInt8(_OfBytes):
     """Implicit GEMM of 8-bit integers on Hopper's tensor cores, with exact sums in int32.
 
     The kernel multiplies stored pixels. From each sum it subtracts the zero point of x times the weights of the taps
-    inside the image, whose sums are prepared with the weights: the TMA loads zeros outside.
+    inside the image, whose sums are prepared with the weights: the TMA loads zeros outside. Weights of int16 from -255
+    to 255, those of 8 bits minus a zero point, are multiplied in two passes.
     """
 
     name = "implicit_gemm_int8"
