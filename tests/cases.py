@@ -234,6 +234,8 @@ CONV2D = [
     Case("n1c3h12w13_k4r3s3_p1_i8-i8-i8-i32_nchw_+scale:tensor+silu+out:0.03:-7"),
     Case("n2c3h9w10_k4r3s3_p1_f32_nchw_+bias+residual:-0.37+gelu+out:0.3:0", FLOATS),
     Case("n2c32h9w10_k24r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
+    # Weights of 8 bits minus their zero point.
+    Case("n2c20h9w10_k24r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:128+scale:channel+bias", FLOATS),
     # 8-bit floats, of both kinds.
     Case("n1c24h9w10_k20r3s3_p1_f8e4m3-f8e5m2-f16-f32_nhwc_+bias", FLOATS),
     Case("n2c16h7w9_k18r2s3_st2_p1_f8e5m2-f8e4m3-f32-f32_nchw"),

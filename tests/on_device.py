@@ -72,7 +72,8 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_wgmma":
         return _is_for_tensor_cores(problem, {"float16"}, {"bfloat16"})
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_int8":
-        bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in (problem.x_dtype, problem.w_dtype))
+        types = problem.x_dtype, _type_of_factors(problem)
+        bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in types)
         return bytes_ and problem.out_dtype != "float64" and (problem.groups == 1 or problem.c_per_group >= 8)
     if algorithm.name in ("implicit_gemm_fp8", "implicit_gemm_fp8_fast"):
         return isinstance(problem, Conv2dProblem) and problem.x_dtype in FP8
@@ -99,8 +100,8 @@ def takes(algorithm: Any, text: str) -> bool:
         "implicit_gemm_fp8_mma",
         "implicit_gemm_dp4a",
     ):
-        taken = {*algorithm.types}
-        return {problem.x_dtype, problem.w_dtype} <= taken and problem.out_dtype in algorithm.results
+        weights = _type_of_factors(problem) if algorithm.name == "implicit_gemm_int8_mma" else problem.w_dtype
+        return {problem.x_dtype, weights} <= {*algorithm.types} and problem.out_dtype in algorithm.results
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_dp4a":
         bytes_ = {problem.x_dtype, problem.w_dtype} <= {*algorithm.types} and problem.out_dtype in algorithm.results
         return bytes_ and (problem.s - 1) * problem.dilation[1] < 120
@@ -120,6 +121,11 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name in ("separable", "fft", "fft_fused"):
         return not is_integer(problem.acc_dtype)
     return True
+
+
+def _type_of_factors(problem: Conv2dProblem) -> str:
+    """The type of weights; int8 for those of int16 from -255 to 255, which are differences of two numbers of int8."""
+    return "int8" if problem.w_dtype == "int16" and 0 < problem.w_bound < 256 else problem.w_dtype
 
 
 def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:

@@ -169,6 +169,7 @@ OWN = {
             "n32c64h56w56_k256r1s1_i8-i8-f16-i32_nhwc_+zero:3+scale:channel+bias+residual+relu",
             "n2c12h9w7_k40r3s3_p1_reflect_g2_u8-i8-f32-i32_nhwc_+zero:9+bias",
             "n32c64h56w56_k64r3s3_p1_i8-i8-i32-i32_nhwc",
+            "n32c64h56w56_k64r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:128+scale:channel+bias",
         ),
     ),
     "direct_dp4a": (
@@ -218,6 +219,7 @@ OWN = {
             "n32c256h14w14_k256r3s3_p1_u8-i8-u8-i32_nhwc_+zero:9+scale:channel+bias",
             "n2c2560h16w16_k1280r3s3_p1_u8-i8-i32-i32_nhwc_+zero:9",
             "n32c64h56w56_k256r1s1_i8-i8-f16-i32_nchw_+scale:channel+bias+relu",
+            "n32c256h14w14_k256r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:9+scale:channel+bias",
         ),
     ),
     "implicit_gemm_fp8": (

@@ -22,6 +22,8 @@ ODD = replace(EIGHTS, problem="n2c24h7w9_k22r3s3_p1_g2_i8-i8-i32-i32_nhwc_+zero:
 RESIDUAL = replace(EIGHTS, problem="n2c24h7w9_k40r3s3_p1_u8-i8-u8-i32_nhwc_+zero:7+scale:channel+bias+residual")
 SHARES = replace(SUMS, config=replace(EIGHTS.config, split_k=2))
 FLIPPED = replace(SUMS, problem="n1c24h7w9_k24r3s3_p1_flip_i8-i8-i32-i32_nhwc_+zero:-7")
+# Weights of int16, in two passes, of two groups.
+TWICE = replace(EIGHTS, problem="n2c48h7w9_k48r3s3_p1_g2_u8-i16-i32-i32_nhwc_wmax255_+zero:99")
 TIES = Run("implicit_gemm_int8_mma", "n4c16h12w12_k32r1s1_u8-i8-u8-i32_nhwc_+scale:channel+bias",
            EIGHTS.config, "integers")  # fmt: skip
 FLOATS = Run("implicit_gemm_fp8_mma", "n2c72h7w9_k37r3s2_p1_f8e4m3-f8e5m2-f16-f32_nhwc_math-fp8", EIGHTS.config)
@@ -30,7 +32,8 @@ LONG = replace(FLOATS, problem="n1c512h3w3_k16r3s3_p1_f8e4m3-f8e4m3-f32-f32_nhwc
 BYTES_MMA_FAULTS = [
     *of_file("implicit_gemm/mma.cu", EIGHTS,
         ("the zero point in every share", "(cfg::SPLIT_K == 1 || part.share == 0)", "true", SHARES),
-        ("the zero point left out", "sums[i / 2][j][i % 2 * 2] = -own.at[0]", "sums[i / 2][j][i % 2 * 2] = 0"),
+        ("the zero point left out", "sums[i / 2][j][i % 2 * 2] = begun(own.at[0])",
+         "sums[i / 2][j][i % 2 * 2] = 0"),
         ("all taps of every window", "of_pixel == whole ? usual[j] : pair_at(of_pixel, j)", "usual[j]"),
         ("weights of the first product for all", "usual[j] = pair_at(whole, j);", "usual[j] = pair_at(whole, 0);"),
         ("the first group's weights at the border", "at.p, at.q) + first_k;", "at.p, at.q);", SUMS),
@@ -39,6 +42,11 @@ BYTES_MMA_FAULTS = [
         ("filters of the first product for all", "sums[i / 2][j + v / 2][i % 2 * 2 + v % 2]",
          "sums[i / 2][j][i % 2 * 2 + v % 2]"),
         ("the first filters' factors for all products", "filters(conv, first_k + n,", "filters(conv, first_k + n0,"),
+        ("sums that are not negated between the passes", "negate(sums);", ";", TWICE),
+        ("weights of the first pass in both", "load.begin(part, pass);", "load.begin(part);", TWICE),
+        ("the next group's weights in the second pass", "pass * cfg::GROUPS + part.group", "pass + part.group", TWICE),
+        ("a zero point of the wrong sign with two passes", "return cfg::PASSES == 1 ? -taken : taken;",
+         "return -taken;", TWICE),
         ("pixels beyond the last one", "if (!(inside >> i & 1) || n >= cfg::K_GROUP) continue;",
          "if (n >= cfg::K_GROUP) continue;"),
         ("eight outputs beyond the last filter", "if (!(inside >> i & 1) || n >= cfg::K_GROUP) continue;",
@@ -89,6 +97,13 @@ BYTES_MMA_FAULTS = [
         ("all taps of every class", "int sum = 0;\n        for (int r = rows.first; r < rows.end; r++)",
          "int sum = 0;\n        for (int r = 0; r < cfg::R; r++)"),
         ("the first output's class for the last", "axis.last + number - axis.first", "0"),
+    ),
+    *of_file("implicit_gemm/byte_pairs.cu", TWICE,
+        ("both bytes of a pair in one plane", "pairs[args.count + i]", "pairs[i]"),
+        ("halves that are both rounded down", "lower - w);", "-lower);"),
+        ("the first filter for all", "k * args.strides[0] +", ""),
+        ("the first channel for all", "c * args.strides[1] +", ""),
+        ("rows for columns", "r * args.strides[2] + s * args.strides[3]", "s * args.strides[2] + r * args.strides[3]"),
     ),
     *of_file("device/mma_tiles.cuh", LONG,
         ("sums of units never added", "add_sums(sums, of_units);", ";"),

@@ -78,7 +78,7 @@ SPLIT_FAULTS = [
         ("scales that nobody waits for", "(cfg::SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0)", "0", FIRST),
     ),
     *of_file("device/wgmma_tiles.cuh", replace(PATCHES, config=replace(PATCHES.config, pairs="filters")),
-        ("both blocks of a pair bring the high halves", "cfg::HALVES == 1 ? 0 : half", "0"),
+        ("both blocks of a pair bring the high halves", "cfg::HALVES == 1 ? plane : half", "0"),
     ),
 ]  # fmt: skip
 

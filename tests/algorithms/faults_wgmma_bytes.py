@@ -24,6 +24,8 @@ STRIDED = replace(PIXELS, problem="n1c48h14w13_k32r5s3_st2x1_p2_d1x2_u8-u8-i32-i
                   config=replace(PIXELS.config, scattered=True))  # fmt: skip
 SHARED = replace(STRIDED, problem="n1c400h5w5_k32r1s1_u8-i8-i32-i32_nhwc_+zero:3",
                  config=replace(STRIDED.config, split_k=2))  # fmt: skip
+# Weights of int16, in two passes over two slices.
+TWICE = replace(PIXELS, problem="n2c144h9w8_k48r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:9+scale:channel")
 RESIDUAL = replace(PIXELS, problem="n1c32h9w9_k32r3s3_p1_i8-i8-i8-i32_nhwc_+scale:channel+residual")
 FLOATS = Run("implicit_gemm_fp8", "n1c272h9w9_k72r3s3_p1_f8e4m3-f8e5m2-f32-f32_nhwc_math-fp8",
              WgmmaConfig(False, True, False, 1, 64, False, 3, 3, scattered=True))  # fmt: skip
@@ -33,12 +35,18 @@ BYTES_FAULTS = [
     *of_file("implicit_gemm/wgmma.cu", FILTERS,
         ("every share subtracts the zero point", "cfg::ZERO_POINT && (cfg::SPLIT_K == 1 || at.share == 0)",
          "cfg::ZERO_POINT", SHARED),
+        ("sums that are not negated between the passes", "slice == SLICES) negate(sums);", "slice == SLICES) ;", TWICE),
+        ("sums negated a slice late", "slice == SLICES) negate(sums);", "slice == SLICES + 1) negate(sums);", TWICE),
         ("sums of a row that are not added", "sums[t][e] += sums_of_row[t][e];", "sums[t][e] = sums_of_row[t][e];",
          FLOATS),
         ("sums of rows that go on", "multiply_row(sums_of_row, pixel, filter, share, false);",
          "multiply_row(sums_of_row, pixel, filter, share, step > 0);", FLOATS),
         ("the sums of the last row alone", "multiply_row(sums, pixel, filter, share, step > 0);",
          "multiply_row(sums, pixel, filter, share, false);", FAST),
+    ),
+    *of_file("device/wgmma_tiles.cuh", TWICE,
+        ("weights of the first pass in both", "cfg::PASSES == 1 ? 0 : slice / SLICES", "0"),
+        ("channels beyond the last in the second pass", "cfg::PASSES == 1 ? slice : slice % SLICES", "slice"),
     ),
     *of_file("device/wgmma_results.cuh", FILTERS,
         ("the first filter's factor for all", "return memory->factors[warpgroup][filter];",

@@ -466,10 +466,20 @@ def test_floats_of_8_bits_are_refused(change: Any, error: type[Exception], words
 
 
 @pytest.mark.parametrize("zero", [3, 131])
-def test_weights_with_zero_points_and_many_taps(zero: int) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        NAIVE,
+        *(
+            pytest.param({"algorithm": name, "device": "emulator"}, marks=needs_emulator)
+            for name in ("implicit_gemm_int8_mma", "implicit_gemm_int8")
+        ),
+    ],
+)
+def test_weights_with_zero_points_and_many_taps(options: Any, zero: int) -> None:
     """Their differences are bounded by 255, not by int16, so that a layer of 1152 taps fits into int32."""
     rng = np.random.default_rng(zero)
     x, w, bias = draws(zero, (1, 128, 5, 6), (4, 128, 3, 3), w_dtype="uint8")
     q = Quantization(x=(0.02, 77), w=(np.full(4, 0.01), rng.integers(zero, zero + 9, 4)), output=(9.0, 100))
-    y = convforge.conv2d(x, w, bias, padding=1, quantization=q, **NAIVE)
+    y = convforge.conv2d(x, w, bias, padding=1, quantization=q, **options)
     np.testing.assert_array_equal(y, defined(x, w, bias, q, "uint8", padding=1))

@@ -13,7 +13,8 @@ from tests.judged import judge_of
 
 from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig
 from convforge.problem import PADDING_MODES, parse_problem
-from convforge.verify import check_nan_spread, check_plan
+from convforge.problem.types import limits
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 INT8: Any = method_of("conv2d", "implicit_gemm_int8_mma")
 FP8: Any = method_of("conv2d", "implicit_gemm_fp8_mma")
@@ -32,6 +33,9 @@ INTEGERS = [
     "n2c48h5w7_k30r3s3_p2_g2_u8-i8-bf16-i32_nhwc_+zero:50+scale:channel+bias",
     "n1c33h5w6_k15r3s3_p1_g3_u8-i8-i16-i32_nhwc_+zero:50",
     "n0c16h5w5_k8r3s3_u8-i8-u8-i32_nhwc_+zero:1",
+    "n2c32h9w10_k24r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:128+scale:channel+bias",
+    "n2c40h6w7_k14r3s2_st2x1_p1x0x2x1_flip_g2_i8-i16-i32-i32_nchw_wmax255_+zero:-77",
+    "n1c13h6w7_k7r3s3_p1_reflect_u8-i16-i8-i32_nchw_wmax9_+scale:tensor+bias+relu",
 ]  # fmt: skip
 FLOATS = [
     "n2c32h9w10_k24r3s3_p1_f8e4m3-f8e5m2-f16-f32_nhwc_math-fp8",
@@ -42,6 +46,16 @@ FLOATS = [
 ]  # fmt: skip
 # Warps of 32 filters, whose lanes store eight results as one, and of 16.
 WIDE, NARROW = ImplicitMmaConfig(32, 32, 64, 16, 32, 3), ImplicitMmaConfig(32, 32, 64, 32, 16, 3)
+
+
+def at_the_bound(problem: Any) -> Judge:
+    """The judge of inputs with the largest magnitudes, so that sums are close to 2^31: of both signs, odd and even."""
+    inputs = make_inputs(problem)
+    low, high = limits(problem.x_dtype)
+    x = np.full_like(inputs.x, high if problem.x_dtype == "uint8" else low)
+    w = np.zeros(problem.w_shape, np.int16)
+    w += np.resize([-255, 255, -254, 254, -253, 1, -1, 0], problem.k)[:, None, None, None].astype(np.int16)
+    return Judge(problem, replace(inputs, x=x, w=w))
 
 
 def of(text: str) -> tuple[Any, Any]:
@@ -78,6 +92,25 @@ def test_zero_points_at_every_border(border: str) -> None:
         for config in (WIDE, replace(WIDE, repacked=True), shared(parse_problem(text), WIDE, 2)):  # type: ignore[arg-type]
             verdict = check_plan(INT8.plan(parse_problem(text), config, hopper()), judge_of(text, "normal"))
             assert verdict.ok, f"{layout} {config}: {verdict.message}"
+
+
+@pytest.mark.parametrize("x_type", ["u8", "i8"])
+@pytest.mark.parametrize("shares", [1, 2])
+def test_sums_of_two_passes_at_the_bound_of_int32(x_type: str, shares: int) -> None:
+    what = {"u8": "u8-i16-i32-i32_nhwc_wmax255", "i8": "i8-i16-i32-i32_nhwc_wmax255_+zero:127"}[x_type]
+    problem: Any = parse_problem(f"n1c33024h1w3_k8r1s1_{what}")
+    judge = at_the_bound(problem)
+    assert problem.largest_sum == np.abs(judge.inputs.x.astype(np.int64) - 127 * (x_type == "i8")).max() * 255 * 33024
+    verdict = check_plan(INT8.plan(problem, replace(WIDE, block_k=256, split_k=shares), hopper()), judge)
+    assert verdict.ok, verdict.message
+
+
+def test_weights_of_int16_are_differences_of_two_bytes() -> None:
+    problem: Any = parse_problem("n1c511h1w1_k2r1s1_u8-i16-i32-i32_nhwc_wmax255")
+    w = np.stack([np.arange(-255, 256), np.arange(255, -256, -1)]).astype(np.int16).reshape(2, 511, 1, 1)
+    packed = INT8.plan(problem, WIDE, hopper()).prepare(hopper().upload(w)).tensors["w"]
+    rounded_up, rounded_down = np.asarray(hopper().download(packed)).astype(int).reshape(2, 2, 512)
+    np.testing.assert_array_equal(rounded_down - rounded_up, np.pad(w[:, :, 0, 0], ((0, 0), (0, 1))))
 
 
 def test_bytes_are_stored_eight_at_a_time() -> None:
@@ -135,5 +168,10 @@ def test_what_is_refused_and_where_auto_takes_it() -> None:
         assert "x and w must be of types" in str(method.refuses(halves, facts[89]))
     for number in (80, 89, 120):
         assert INT8.preference_for(layer, facts[number]) is not None
+    wide: Any = parse_problem("n8c64h56w56_k64r3s3_p1_u8-i16-u8-i32_nchw_wmax255_+zero:128+scale:channel+bias")
+    assert [number for number in facts if INT8.refuses(wide, facts[number]) is None] == [80, 86, 89, 90, 120]
+    assert INT8.work_for(wide).flops == 2 * INT8.work_for(layer).flops
+    for refused in (wide.replace(w_bound=256), parse_problem("n1c64h9w9_k64r3s3_i16-i16-i32-i32_nhwc_wmax1")):
+        assert "x and w must be of types" in str(INT8.refuses(refused, facts[80]))
     few: Any = parse_problem("n8c3h56w56_k64r3s3_p1_u8-i8-u8-i32_nchw")
     assert INT8.preference_for(few, facts[80]) is None

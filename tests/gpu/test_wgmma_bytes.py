@@ -13,6 +13,7 @@ from tests.algorithms.faults_wgmma_bytes import BYTES_FAULTS
 from tests.algorithms.planted import Fault
 from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
+from tests.gpu.test_bytes_mma import at_the_bound
 from tests.judged import judge_of
 
 from convforge.algorithms import refusal
@@ -28,7 +29,7 @@ pytestmark = needs_hopper
 
 # Zero points with borders at all sides, strides, dilation; all types; scales for which a tile's results are within the
 # range of integers (of the tensor) and for which they are not (of channels); activations, residuals; results that
-# threads store; groups; pixels that are repacked; few tiles, whose channels are shared out.
+# threads store; groups; pixels that are repacked; few tiles, whose channels are shared out; weights in two passes.
 WHOLE = (
     "n2c48h9w7_k160r3s2_p1x2x0x1_st2x1_u8-i8-u8-i32_nhwc_+zero:77+scale:channel+bias",
     "n2c144h13w11_k96r3s3_p1_i8-i8-i8-i32_nhwc_+zero:-5+scale:tensor+bias+relu+out:1.0:-7",
@@ -41,6 +42,9 @@ WHOLE = (
     "n1c40h9w8_k48r3s3_p1_g4_u8-i8-f32-i32_nhwc_+zero:3",
     "n2c40h9w7_k40r3s3_p1_reflect_u8-i8-u8-i32_nhwc_+zero:9+scale:channel+bias",
     "n1c3h20w21_k32r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:128+scale:tensor",
+    "n2c144h9w11_k96r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:128+scale:channel+bias",
+    "n1c400h5w5_k32r1s1_i8-i16-i32-i32_nchw_wmax255_+zero:-3",
+    "n2c64h9w9_k128r3s2_st2x1_p1x0x0x1_flip_g2_u8-i16-i8-i32_nhwc_wmax255_+scale:tensor+relu",
 )  # fmt: skip
 FLOATS = (
     "n1c128h9w9_k160r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8_+scale:tensor",
@@ -77,6 +81,25 @@ def test_every_config_is_right(text: str, kind: str) -> None:
     for config in found:
         verdict = check_plan(method(text).plan(parse_problem(text), config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
+
+
+@pytest.mark.parametrize("on_m", [False, True])
+def test_filters_of_both_passes_stay_in_shared_memory(on_m: bool) -> None:
+    text = "n2c64h17w16_k64r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:128+scale:channel+bias"
+    problem: Any = parse_problem(text)
+    found = [c for c in method(text).configs(problem, hopper().facts) if c.resident and c.filters_on_m == on_m]
+    assert found
+    verdict = check_plan(method(text).plan(problem, found[0], hopper()), judge_of(text, "normal"))
+    assert verdict.ok, f"{found[0]}: {verdict.message}"
+
+
+@pytest.mark.parametrize("what", ["u8-i16-i32-i32_nhwc_wmax255", "i8-i16-i32-i32_nhwc_wmax255_+zero:127"])
+def test_sums_of_two_passes_at_the_bound_of_int32(what: str) -> None:
+    text = f"n1c33024h1w3_k8r1s1_{what}"
+    problem: Any = parse_problem(text)
+    for config in (replace(c, split_k=1) for c in method(text).configs(problem, hopper().facts)[:1]):
+        verdict = check_plan(method(text).plan(problem, config, hopper()), at_the_bound(problem))
+        assert verdict.ok, verdict.message
 
 
 def test_tiles_of_one_level_are_as_wide_as_those_of_integers() -> None:

@@ -3,7 +3,7 @@
 // grid: a block computes tile after tile. All filters of a tile belong to one group.
 //
 // Constants of the host: PATCH, FILTERS_ON_M, PING_PONG, BY_PIXELS, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT;
-// ROW_BYTES; NUMBER_BYTES, the size of a factor; HALVES, the number of arrays of filters.
+// ROW_BYTES; NUMBER_BYTES, the size of a factor; HALVES, the number of arrays of filters; PASSES.
 // FILTERS_ON_M   filters are the operand with 64 rows a product and pixels that with BLOCK_N; else the reverse
 // PING_PONG      the two warpgroups alternate, with a tile each; else they share every tile, each with half of the rows
 //                of 64, or, BY_PIXELS, with BLOCK_N pixels of its own and all filters
@@ -16,6 +16,7 @@
 // PAIRS_PIXELS   the same for pixels in im2col mode: the two blocks have different filters
 // SPLIT_K        this number of blocks share the channels of a tile, if there are few tiles. Each stores its sums to an
 //                array of its own, and sum_shares.cu adds them up
+// PASSES         2: all slices of a tile are multiplied twice, with the filters of two planes
 //
 // place_of(tiling, tile);         the first output of a tile
 // output_of(conv, tiling, place, pixel);
@@ -33,8 +34,12 @@
 
 constexpr int ROW_CHANNELS = cfg::ROW_BYTES / cfg::NUMBER_BYTES;
 constexpr int ALL_SLICES = (cfg::C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS;
-constexpr int TAPS = cfg::R * cfg::S, SLICES = (ALL_SLICES + cfg::SPLIT_K - 1) / cfg::SPLIT_K, STEPS = TAPS * SLICES;
+constexpr int TAPS = cfg::R * cfg::S, SLICES = (ALL_SLICES + cfg::SPLIT_K - 1) / cfg::SPLIT_K;
+constexpr int STEPS = TAPS * SLICES * cfg::PASSES;
 constexpr int SHARE_CHANNELS = SLICES * ROW_CHANNELS;
+// The first channel of a slice of a share, and its pass. Slices are counted from the first pass to the last.
+__device__ constexpr int channel_of(int slice) { return (cfg::PASSES == 1 ? slice : slice % SLICES) * ROW_CHANNELS; }
+__device__ constexpr int pass_of(int slice) { return cfg::PASSES == 1 ? 0 : slice / SLICES; }
 static_assert(cfg::SPLIT_K == 1 || cfg::GROUPS == 1, "a share's last channels would be those of the next group");
 constexpr int TAPS_OF_STAGE = cfg::PATCH ? TAPS : 1;  // taps for each stage of pixels
 // Taps in unrolled code: code for all 81 taps of a 9x9 filter would compile for a minute.
@@ -261,12 +266,13 @@ __device__ inline void load_filters(const TensorMap &map, const Tiling &tiling, 
         for (int step = 0; step < STEPS; step++, ring.next()) {
             mbarrier_wait(&read[ring.stage], ring.parity);
             mbarrier_expect_tx(&there[ring.stage], FILTER_BYTES);
-            const int channel = share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, tap = step % TAPS;
+            const int channel = share * SHARE_CHANNELS + channel_of(step / TAPS), tap = step % TAPS;
+            const int plane = pass_of(step / TAPS);
             if (cfg::PAIRS_FILTERS) {
                 const int first = k + (cfg::HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0);
                 tma_load_multicast(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap, first,
-                            cfg::HALVES == 1 ? 0 : half, &there[ring.stage]);
-            } else tma_load(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
+                            cfg::HALVES == 1 ? plane : half, &there[ring.stage]);
+            } else tma_load(filters[ring.stage], map, channel, tap, k, plane, &there[ring.stage]);
         }
         if (cfg::RESIDENT) return;
     }

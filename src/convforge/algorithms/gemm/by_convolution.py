@@ -5,13 +5,14 @@ C = A B is the output of a convolution: the rows of A are M pixels of K channels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm import mma
+from convforge.algorithms.host.chained import Chained, on_views
 from convforge.algorithms.host.conv import MOST_BLOCKS, ArrayView, address
 from convforge.algorithms.host.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmTf32Mma, ImplicitMmaConfig
@@ -126,27 +127,6 @@ class Columns(Preparation):
         return self if filters is self._filters else Columns(filters, self._lent, self._problem, self._runtime)
 
 
-class Chained(Preparation):
-    """Writes weights in another form to the array `name` by the launches `first`, then prepares them by `filters`.
-
-    `view` returns the written weights. The array is kept, because the prepared filters may be a view of it.
-    """
-
-    def __init__(
-        self, runtime: Runtime, first: Sequence[Launch], filters: Preparation, name: str,
-        piece: tuple[tuple[int, ...], Any], view: Callable[[Buffers], ArrayView],
-    ) -> None:  # fmt: skip
-        def viewed(buffers: Buffers) -> Buffers:
-            return {**buffers, "given": view(buffers)}
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            made, kept = filters.finish(viewed(buffers), stream), buffers[name]
-            return replace(made, tensors={**made.tensors, name: kept}, nbytes=made.nbytes + kept.nbytes)
-
-        steps = [*first, *(on_views(step, viewed) for step in filters.steps)]
-        super().__init__(runtime, {**filters.pieces, name: piece}, steps, finish)
-
-
 def column_rows(lent: Preparation, problem: GemmProblem, runtime: Runtime) -> Chained:
     """Preparation that writes the columns of B as rows, like pixels of K channels, then prepares these as filters."""
     n, k = problem.n, problem.k
@@ -165,11 +145,6 @@ def column_rows(lent: Preparation, problem: GemmProblem, runtime: Runtime) -> Ch
         runtime, [on_views(rows.launch, columns)], lent.of(filters(0)), "workspace", ((rows.nbytes,), "uint8"),
         lambda buffers: filters(rows.arrays(buffers)["x"].address),
     )  # fmt: skip
-
-
-def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
-    fill = step.fill
-    return replace(step, fill=lambda buffers: fill(view(buffers)))
 
 
 def convolution_of(problem: GemmProblem) -> Conv2dProblem:

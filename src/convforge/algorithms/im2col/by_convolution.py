@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation
-from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, Chained, GemmSplitMma, GemmTf32Mma, on_views
+from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma
+from convforge.algorithms.host.chained import Chained, on_views
 from convforge.algorithms.host.conv import (
     MOST_BLOCKS,
     ArrayView,

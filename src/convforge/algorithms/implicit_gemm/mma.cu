@@ -24,6 +24,9 @@
 //           is a multiply-add and results are bytes, it is computed in float where that is exact (rescaled.cuh).
 //           implicit_gemm_fp8_mma: 8-bit floats. Sums of at most 128 products are added to others in float. AMAX: the
 //           largest absolute value of the results is kept as well (amax.cuh).
+//           Weights of int16 from -255 to 255 are differences of two bytes: floor(w / 2) - (-ceil(w / 2)). The steps of
+//           a tile are computed in two PASSES. The first adds up products with -ceil(w / 2), the second those with
+//           floor(w / 2), after the sums have been negated.
 // implicit_gemm_tf32_mma is this kernel on floats; the host passes these names.
 #include "amax.cuh"
 #include "border.cuh"
@@ -169,7 +172,7 @@ struct Loader {
     __device__ explicit Loader(const ImplicitMma &args)
         : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES), k_index(0) {}
 
-    __device__ __forceinline__ void begin(const Part &part) {
+    __device__ __forceinline__ void begin(const Part &part, int pass = 0) {
         const Conv &conv = args.conv;
         const int k = part.first_step() * cfg::BLOCK_K + piece * PIECE, n = part.tile_n + column_at<IN_EIGHTS>(line);
         left = cfg::K_GROUP - n;
@@ -181,7 +184,7 @@ struct Loader {
             windows[i] = window_of(conv, column_of(conv, m < pixels ? m : pixels - 1), part.group * cfg::C_GROUP);
         }
         filters = reinterpret_cast<const math_t *>(conv.w) +
-                  (static_cast<long long>(part.group) * cfg::K_GROUP + n) * (TAPS * PITCH) + k;
+                  (static_cast<long long>(pass * cfg::GROUPS + part.group) * cfg::K_GROUP + n) * (TAPS * PITCH) + k;
     }
 
     __device__ __forceinline__ void ask(Tiles &tiles) {
@@ -228,7 +231,19 @@ __device__ inline Results results_of(const Conv &conv, int group, int share, ind
 // The first of a lane's two filters in product j.
 __device__ __forceinline__ int filter_at(int n0, int j) { return n0 + lane_column<IN_EIGHTS>(j, threadIdx.x % 4); }
 
-// The sums of a tile before its first product: minus the zero point times the weights of the taps inside the image.
+// Negates the sums between the passes. Nothing overflows: |floor(w / 2)| <= |w| and |ceil(w / 2)| <= |w|. So every sum
+// on the way is at most as large as the problem's bound, in which each pixel and weight has its largest magnitude.
+__device__ __forceinline__ void negate(WarpSums &sums) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[i][j][e] = -sums[i][j][e];
+}
+
+// The sums of a tile before its first product: minus the zero point times the weights of the taps inside the image, or
+// plus if the sums will be negated.
 template <class Args>
 __device__ __forceinline__ void begin_sums(const Args &args, const Part &part, int m0, int n0, WarpSums &sums) {
     if constexpr (cfg::ZERO_POINT) {
@@ -243,6 +258,7 @@ __device__ __forceinline__ void begin_sums(const Args &args, const Part &part, i
             pair.at[0] = from[n], pair.at[1] = n + 1 < cfg::K_GROUP ? from[n + 1] : 0;
             return pair;
         };
+        const auto begun = [](int taken) { return cfg::PASSES == 1 ? -taken : taken; };
         Vector<int, 2> usual[COLUMNS];
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) usual[j] = pair_at(whole, j);
@@ -254,7 +270,7 @@ __device__ __forceinline__ void begin_sums(const Args &args, const Part &part, i
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
                 const Vector<int, 2> own = of_pixel == whole ? usual[j] : pair_at(of_pixel, j);
-                sums[i / 2][j][i % 2 * 2] = -own.at[0], sums[i / 2][j][i % 2 * 2 + 1] = -own.at[1];
+                sums[i / 2][j][i % 2 * 2] = begun(own.at[0]), sums[i / 2][j][i % 2 * 2 + 1] = begun(own.at[1]);
             }
         }
     }
@@ -453,7 +469,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
     for (unsigned i = blockIdx.x;;) {
         WarpSums sums = {};
         if (cfg::ZERO_POINT && (cfg::SPLIT_K == 1 || part.share == 0)) begin_sums(args, part, m0, n0, sums);
-        multiply_steps<true, true>(sums, stages, part.steps(), m0, n0, ask);
+#pragma unroll
+        for (int pass = 0; pass < cfg::PASSES; pass++) {
+            if (pass > 0) {
+                negate(sums);
+                load.begin(part, pass);
+                begin_steps(stages, ask);
+            }
+            multiply_steps<true, true>(sums, stages, part.steps(), m0, n0, ask);
+        }
         const Part done = part;
         i += gridDim.x;
         if (i < parts) {  // after the barrier of the last step nobody reads tiles

@@ -83,7 +83,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     lines: ClassVar[tuple[str, ...]] = ()  # further source lines
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        return Work(problem.flops / self.products, problem.least_bytes)
+        return Work(problem.flops * stages.passes_of(problem) / self.products, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         many = min(problem.c_per_group, problem.k_per_group) >= 16 and problem.x_dtype in self.types
@@ -141,7 +141,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         if not stages.can_share(steps := steps_of(problem, config.block_k), config.split_k):
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
         # Rows in a workspace include the border. With split-K the kernel stores sums.
-        own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
+        own = stages.problem_of_bytes(problem)
+        own = own if config.split_k == 1 else stages.problem_of_shares(own)
         loaded = stages.rows_problem(own, _whole_group(problem)) if config.repacked else own
         rows = stages.PixelRows(problem, loaded, runtime) if config.repacked else None
         around = stages.Stages(problem, rows, config.split_k, runtime)
@@ -153,7 +154,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
             WHOLE_PIECES=whole, OUT_CHANNELS_LAST=own.out_layout == "NHWC", PIXEL_RUN=run,
-            ZERO_POINT=problem.epilogue.x_zero_point != 0,
+            ZERO_POINT=problem.epilogue.x_zero_point != 0, PASSES=stages.passes_of(problem),
         )  # fmt: skip
         names = renamed("implicit_gemm_mma", self.name)
         lines = (*self.lines, *conv_constants(loaded, problem.x_dtype), *prelude, *names)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from convforge.algorithms.contract import Buffers, Preparation
 from convforge.algorithms.gemm.mma import PRODUCTS, device_refusal
 from convforge.algorithms.implicit_gemm import stages
+from convforge.algorithms.implicit_gemm.byte_pairs import in_byte_pairs
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, Put
 from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmInt8, bytes_refusal
 from convforge.algorithms.implicit_gemm.zero_point import WithTapSums, ZeroPoint, zero_point_of
@@ -31,15 +32,16 @@ class _OfBytes(ImplicitGemmMma):
     lines = ("#define FACTORS_ARE_BYTES",)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return bytes_refusal(problem, self.types, self.results) or device_refusal(facts)
+        passes = stages.passes_of(problem)
+        return bytes_refusal(problem, self.types, self.results, passes) or device_refusal(facts)
 
 
 class ImplicitGemmInt8Mma(_OfBytes):
     """Implicit GEMM of 8-bit integers on tensor cores, with exact sums in int32.
 
     The kernel multiplies stored pixels, and zeros outside the image. From each sum it subtracts the zero point of x
-    times the weights of the taps inside the image, whose sums are prepared with the weights. See PTX ISA,
-    mma.m16n8k32.
+    times the weights of the taps inside the image, whose sums are prepared with the weights. Weights of int16 from -255
+    to 255, those of 8 bits minus a zero point, are multiplied in two passes. See PTX ISA, mma.m16n8k32.
     """
 
     name = "implicit_gemm_int8_mma"
@@ -61,7 +63,8 @@ class ImplicitGemmInt8Mma(_OfBytes):
         return {"zero": ZeroPoint}, put
 
     def prepared(self, problem: Conv2dProblem, loaded: Conv2dProblem, runtime: Runtime) -> Preparation:
-        packed = super().prepared(problem, loaded, runtime)
+        packer = super().prepared
+        packed = in_byte_pairs(problem, runtime, lambda both: packer(both, loaded, runtime))
         if not problem.epilogue.x_zero_point:
             return packed
         return WithTapSums(packed, problem, _with_border(loaded), runtime)

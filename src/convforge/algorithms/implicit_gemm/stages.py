@@ -24,6 +24,7 @@ from convforge.problem.types import itemsize
 
 # Pixels and channels of the square that a block writes as rows; alignment of arrays in the workspace in bytes.
 SIDE, BEGINS = 64, 256
+MOST_OF_TWO_BYTES = 255  # largest difference of two numbers of int8
 
 C = TypeVar("C", bound=Config)
 
@@ -53,6 +54,21 @@ def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
 def problem_of_shares(problem: Conv2dProblem) -> Conv2dProblem:
     """Problem with the sums of one split-K share as its output: in NHWC, without the epilogue."""
     return problem.replace(out_dtype=problem.acc_dtype, out_layout="NHWC", epilogue=Epilogue())
+
+
+def passes_of(problem: Conv2dProblem) -> int:
+    """Products of bytes for each product of a layer: two for weights of int16 from -255 to 255, else one.
+
+    Such weights are those of 8 bits minus their zero point. Each is the difference of two bytes, so a kernel adds up
+    its products twice, with each byte of the weights.
+    """
+    wide = problem.w_dtype == "int16" and 0 < problem.w_bound <= MOST_OF_TWO_BYTES
+    return 2 if wide and problem.x_dtype in ("int8", "uint8") else 1
+
+
+def problem_of_bytes(problem: Conv2dProblem) -> Conv2dProblem:
+    """Problem with the weights of one pass: int8, if there are two passes."""
+    return problem.replace(w_dtype="int8", w_bound=0) if passes_of(problem) == 2 else problem
 
 
 class Squares(ABC):

@@ -26,6 +26,9 @@
 //           tensor cores keep 14 bits of them. ZERO_POINT: that of integer pixels is subtracted from the sums
 //           (zero_point.cuh). Results of one byte are four filters of a pixel in a word, after lanes have exchanged
 //           bytes (bytes.cuh). AMAX: the largest absolute value of the results is kept as well (amax.cuh).
+//           PASSES: weights of int16 from -255 to 255 are differences of two bytes, floor(w / 2) - (-ceil(w / 2)). The
+//           first pass adds up products with -ceil(w / 2), the second those with floor(w / 2), after the sums have been
+//           negated.
 // implicit_gemm_tf32, implicit_gemm_int8 and implicit_gemm_fp8 are this kernel on other types; the host passes their
 // names.
 #include "wgmma_results.cuh"
@@ -56,7 +59,7 @@ __device__ inline void load_pixels(const Wgmma &args, Memory *memory, Barriers &
         const Windows from = windows_of(args.conv, args.tiling, at);
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = &bars.pixels_full[ring.stage];
-            const int tap = cfg::PATCH ? 0 : i % TAPS, c = at.c + (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            const int tap = cfg::PATCH ? 0 : i % TAPS, c = at.c + channel_of(cfg::PATCH ? i : i / TAPS);
             mbarrier_wait(&bars.pixels_empty[ring.stage], ring.parity);
             mbarrier_expect_tx(there, PIXEL_ROWS * cfg::ROW_BYTES);
             if (cfg::PATCH)
@@ -87,6 +90,17 @@ __device__ __forceinline__ void multiply_row(acc_t (&sums)[cfg::ROWS_64][SUMS], 
         }
 }
 
+// Consumer: negates the sums between the passes, when their products are complete. Nothing overflows:
+// |floor(w / 2)| <= |w| and |ceil(w / 2)| <= |w|. So every sum on the way is at most as large as the problem's bound,
+// in which each pixel and weight has its largest magnitude.
+__device__ __forceinline__ void negate(acc_t (&sums)[cfg::ROWS_64][SUMS]) {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int t = 0; t < cfg::ROWS_64; t++)
+#pragma unroll
+        for (int e = 0; e < SUMS; e++) sums[t][e] = -sums[t][e];
+}
+
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
     const bool elected = threadIdx.x % WARPGROUP == 0;
     const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows
@@ -113,7 +127,8 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             parity ^= 1;
         }
         int filters_before = -1, pixels_before = -1;  // stages that products in flight may still read
-        for (int slice = 0; slice < SLICES; slice++) {
+        for (int slice = 0; slice < SLICES * cfg::PASSES; slice++) {
+            if (cfg::PASSES == 2 && slice == SLICES) negate(sums);
 #pragma unroll UNROLLED
             for (int tap = 0; tap < TAPS; tap++) {
                 const int step = slice * TAPS + tap, stage = cfg::RESIDENT ? step : filters.stage;

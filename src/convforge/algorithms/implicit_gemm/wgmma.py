@@ -88,7 +88,8 @@ class OnTensorCores(DeviceConvolution[C]):
         return made
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        return Work(problem.flops * self.products / TENSOR_PRODUCTS, problem.least_bytes)
+        products = self.products * stages.passes_of(problem)
+        return Work(problem.flops * products / TENSOR_PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         if self.problem_refusal(problem) is not None or min(problem.c_per_group, problem.k_per_group) < self.fewest:
@@ -103,7 +104,8 @@ class OnTensorCores(DeviceConvolution[C]):
     def plan(self, problem: Conv2dProblem, config: C, runtime: Runtime) -> Plan:
         require(config, config.refusal(problem, runtime.facts))
         # Rows in a workspace include the border. With split-K the kernel stores sums.
-        own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
+        own = stages.problem_of_bytes(problem)
+        own = own if config.split_k == 1 else stages.problem_of_shares(own)
         loaded = config.loaded(own)
         around = stages.Stages(problem, self.rows(problem, loaded, config, runtime), config.split_k, runtime)
         total, *counts = tiles.tiling(problem, config)
@@ -118,10 +120,10 @@ class OnTensorCores(DeviceConvolution[C]):
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
             SPLIT_K=config.split_k, PAIRS_FILTERS=config.pairs == "filters",
             PAIRS_PIXELS=config.pairs == "pixels", OUT_CHANNELS_LAST=own.out_layout == "NHWC", SHARED_BYTES=shared,
-            **self.numbers(problem, config),
+            PASSES=stages.passes_of(problem), **self.numbers(problem, config),
         )  # fmt: skip
         names = renamed(f"implicit_gemm_{self.stem}", self.name)
-        kinds = self.types[problem.x_dtype], self.types[problem.w_dtype]
+        kinds = self.types[problem.x_dtype], self.types[own.w_dtype]
         instruction = wgmma_lines(config.columns, *(kinds[::-1] if config.filters_on_m else kinds))
         lines = *conv_constants(loaded), *prelude, *names, *instruction
         path = f"algorithms/implicit_gemm/{self.stem}.cu"
@@ -317,10 +319,11 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         element = "tf32" if problem.x_dtype == "float32" else tiles.element_of(problem.x_dtype)
 
         def filters(at: int, strides: tuple[int, ...]) -> AnyMap | None:
-            if (steps := tiles.filter_steps(problem, strides)) is None:
+            if (steps := tiles.filter_steps(stages.problem_of_bytes(problem), strides)) is None:
                 return None
             channels, together = problem.c_per_group, tiles.row_channels(problem, config)
-            return tiles.rows_map(problem, config, at, element, channels, steps, together)
+            planes = stages.passes_of(problem)
+            return tiles.rows_map(problem, config, at, element, channels, steps, together, planes=planes)
 
         return {
             "pixels": (partial(tiles.pixels_map, loaded, config, element=element), "x"),

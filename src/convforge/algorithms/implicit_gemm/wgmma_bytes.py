@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Preparation
+from convforge.algorithms.implicit_gemm.byte_pairs import in_byte_pairs
+from convforge.algorithms.implicit_gemm.stages import passes_of
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmWgmma, Put, group_refusal
 from convforge.algorithms.implicit_gemm.wgmma_tiles import OneLevelConfig
 from convforge.algorithms.implicit_gemm.zero_point import WithTapSums, ZeroPoint, zero_point_of
@@ -16,9 +18,15 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 
-def bytes_refusal(problem: Conv2dProblem, taken: Collection[str], results: Collection[str]) -> Reason | None:
-    """The reason to refuse the types of x, w (each of `taken`) or the result (of `results`); None if all are known."""
-    if {problem.x_dtype, problem.w_dtype} <= set(taken) and problem.out_dtype in results:
+def bytes_refusal(
+    problem: Conv2dProblem, taken: Collection[str], results: Collection[str], passes: int = 1
+) -> Reason | None:
+    """The reason to refuse the types of x, w (each of `taken`) or the result (of `results`); None if all are known.
+
+    With two `passes`, w has int16 and is divided into numbers of int8.
+    """
+    weights = "int8" if passes == 2 else problem.w_dtype
+    if {problem.x_dtype, weights} <= set(taken) and problem.out_dtype in results:
         return None
     return Reason(
         "x and w must be of types {names}, and the result of types {results}; these are {types}",
@@ -33,14 +41,16 @@ class _OfBytes(ImplicitGemmWgmma):
     results: ClassVar[tuple[str, ...]]  # types of the result
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        return bytes_refusal(problem, self.types, self.results) or group_refusal(problem)
+        passes = passes_of(problem)
+        return bytes_refusal(problem, self.types, self.results, passes) or group_refusal(problem)
 
 
 class ImplicitGemmInt8(_OfBytes):
     """Implicit GEMM of 8-bit integers on Hopper's tensor cores, with exact sums in int32.
 
     The kernel multiplies stored pixels. From each sum it subtracts the zero point of x times the weights of the taps
-    inside the image, whose sums are prepared with the weights: the TMA loads zeros outside.
+    inside the image, whose sums are prepared with the weights: the TMA loads zeros outside. Weights of int16 from -255
+    to 255, those of 8 bits minus a zero point, are multiplied in two passes.
     """
 
     name = "implicit_gemm_int8"
@@ -61,7 +71,8 @@ class ImplicitGemmInt8(_OfBytes):
         return {"zero": ZeroPoint}, put
 
     def prepared(self, problem: Conv2dProblem, loaded: Conv2dProblem, runtime: Runtime) -> Preparation:
-        packed = super().prepared(problem, loaded, runtime)
+        packer = super().prepared
+        packed = in_byte_pairs(problem, runtime, lambda both: packer(both, loaded, runtime))
         return WithTapSums(packed, problem, loaded, runtime) if problem.epilogue.x_zero_point else packed
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from convforge.algorithms.contract import Config
-from convforge.algorithms.implicit_gemm.stages import can_share, row_pitch, rows_problem
+from convforge.algorithms.implicit_gemm.stages import can_share, passes_of, row_pitch, rows_problem
 from convforge.backends import maps
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.maps import ALIGNMENT, AnyMap, Im2colMap, TiledMap
@@ -209,8 +209,8 @@ def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
 
 
 def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
-    """Steps of a tile, each of one tap and `channels` channels."""
-    return problem.r * problem.s * -(-slices_of(problem, channels) // split_k)
+    """Steps of a tile in all passes, each of one tap and `channels` channels."""
+    return passes_of(problem) * problem.r * problem.s * -(-slices_of(problem, channels) // split_k)
 
 
 def slices_of(problem: Conv2dProblem, channels: int) -> int:
@@ -372,14 +372,17 @@ def filter_steps(problem: Conv2dProblem, strides: tuple[int, ...]) -> tuple[int,
 
 def rows_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, element: str, channels: int, steps: tuple[int, int],
-    together: int, halves: int = 1,
+    together: int, halves: int = 1, planes: int = 1,
 ) -> TiledMap:  # fmt: skip
-    """Tensor map of filters, rows of `channels` channels, with boxes of `together`; `steps` are from filter_steps."""
+    """Tensor map of filters, rows of `channels` channels, with boxes of `together`; `steps` are from filter_steps.
+
+    A box has both `halves` of the filters, or one of their `planes`.
+    """
     of_tap, of_filter = steps
     rows, high_and_low = config.block[1], halves
     if config.pairs == "filters":  # each of two blocks loads half of the filters
         rows, high_and_low = (rows, 1) if halves == 2 else (rows // 2, 1)
-    sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, rows, high_and_low)
+    sizes, box = (channels, problem.r * problem.s, problem.k, halves * planes), (together, 1, rows, high_and_low)
     return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=config.row)
 
 

@@ -98,7 +98,7 @@ class WithTapSums(Preparation):
                 *sizes, loaded.stride, loaded.dilation, (rows, columns), strict=True
             )
         )
-        lines = (*ElementTypes(w=loaded.w_dtype).prelude(), *constants(R=loaded.r, S=loaded.s))
+        lines = (*ElementTypes(w=weights.w_dtype).prelude(), *constants(R=loaded.r, S=loaded.s))
         source = KernelSource("algorithms/implicit_gemm/tap_sums.cu", "tap_sums", lines, _TapSums, "TapSums")
         info = LaunchInfo("tap_sums", (loaded.k,), (THREADS,), pdl=True)
         channels, flip = weights.c_per_group, int(loaded.mode == "convolution")
