@@ -91,9 +91,10 @@ PARTS: dict[str, dict[str, Part]] = {
             f"{LAYERS},direct_tiled,im2col,cudnn,torch_conv2d",
             search=6,
         ),
-        "bytes": Part(
-            methods="implicit_gemm_int8,implicit_gemm_fp8,implicit_gemm_few_channels,depthwise_channels,depthwise_dp4a,"
-            "cudnn,cudnn_int8,cudnn_fp8",
+        "bytes": Part(methods="implicit_gemm_int8,implicit_gemm_fp8,cudnn,cudnn_int8,cudnn_fp8", search=20),
+        "bytes-memory": Part(
+            methods="implicit_gemm_few_channels,depthwise_dp4a,depthwise_channels,cudnn,cudnn_int8,"
+            "torch_conv2d_channels_last",
             search=20,
         ),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),

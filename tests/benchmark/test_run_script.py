@@ -68,7 +68,7 @@ def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: 
     calls = {call["targets"][0]: call for call in asked.calls}
     assert list(calls) == [
         "images", "blocks", "boxes", "gemm", "products", "layers-b32", "dense", "dense-configs", "dense-bf16",
-        "narrow", "bytes", "depthwise", "filters", "memory", "pictures",
+        "narrow", "bytes", "bytes-memory", "depthwise", "filters", "memory", "pictures",
     ]  # fmt: skip
     assert all(call["device"] == "cuda" and call["out"] == SCRIPTS for call in calls.values())
     assert calls["images"]["transfer"]
