@@ -32,7 +32,7 @@ def both(geometry: Any, activation: str | None = None) -> tuple[Any, Any]:
     return lambda *t: conv2d(*t, *geometry, activation=activation), lambda *t: end(F.conv2d(*t, *geometry))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("activation", [None, "relu", "relu6"])
 def test_batched_gradients(geometry: Any, activation: str | None) -> None:
