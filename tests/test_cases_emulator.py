@@ -17,9 +17,9 @@ from convforge.verify import check_nan_spread
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]
-# `make test` has every eighth case of a method, and every 32nd of a method that takes nearly all cases. Each method
-# has other cases than the one before, so that most cases are tested.
-SOME, FEW = 8, 32
+# `make test` has every twelfth case of a method, and every 48th of a method that takes nearly all cases. Each method
+# has other cases than the one before, so that many cases are tested.
+SOME, FEW = 12, 48
 GENERAL = (
     "direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_small", "im2col", "implicit_gemm",
     "fft", "fft_fused", "separable", "depthwise_planes", "direct_boxes", "implicit_gemm_split",

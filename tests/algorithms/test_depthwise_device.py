@@ -93,7 +93,7 @@ def check(method: Any, text: str, config: Any = None) -> None:
     assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(35)
+@pytest.mark.one_in(71)
 @needs_emulator
 @pytest.mark.parametrize(("method", "text"), EACH, ids=[f"{m.name}-{text}" for m, text in EACH])
 def test_every_config(method: Any, text: str) -> None:

@@ -77,8 +77,9 @@ def computed(method: Any, config: Config | None, problem: Any, arrays: dict[str,
 
 
 def way(method: Any, text: str, config: Config) -> Any:
-    """A way as parameters; ``make test`` has those of the types that other tests here compile too."""
-    shared = "_u8-i8-u8-i32_" in text or ("_u8-i8-i32-i32_" in text and method.name == "implicit_gemm_int8")
+    """A way as parameters; ``make test`` has those of the types and strides that other tests here compile too."""
+    shared = "_u8-i8-u8-i32_" in text and "_st1x4_" not in text
+    shared |= "_u8-i8-i32-i32_" in text and method.name == "implicit_gemm_int8"
     return pytest.param(method, text, config, id=f"{text}-{config}", marks=[] if shared else [pytest.mark.thorough])
 
 

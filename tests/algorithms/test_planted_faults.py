@@ -159,17 +159,17 @@ def test_a_fault_planted_for_hopper_is_noticed(fault: Fault, tmp_path: Path) -> 
     check_that_it_is_noticed(fault, tmp_path)
 
 
-def every_twentieth(faults: Sequence[Fault]) -> Iterator[Any]:
-    """The faults as parameters; of each file the first, the 21st and so on are not thorough."""
+def every_fortieth(faults: Sequence[Fault]) -> Iterator[Any]:
+    """The faults as parameters; of each file the first, the 41st and so on are not thorough."""
     seen: Counter[str] = Counter()
     for fault in faults:
-        later = seen[fault.file] % 20 > 0
+        later = seen[fault.file] % 40 > 0
         yield pytest.param(fault, id=str(fault), marks=[pytest.mark.thorough] if later else [])
         seen[fault.file] += 1
 
 
 @needs_emulator
-@pytest.mark.parametrize("fault", list(every_twentieth(FAULTS)))
+@pytest.mark.parametrize("fault", list(every_fortieth(FAULTS)))
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     check_that_it_is_noticed(fault, tmp_path)
 

@@ -214,6 +214,7 @@ def test_a_thread_takes_sixteen_bytes_of_channels_where_they_allow_it() -> None:
 # Grids and sizes.
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("text", ["max_n70001c1h2w3_r2s2_st1_p1_f32_nchw", "max_n3c70001h2w3_r2s2_st1_p1_i8_nhwc"])
 def test_more_pictures_and_channels_than_a_grid_has(text: str) -> None:

@@ -19,11 +19,13 @@ BIAS = np.array([-2, -1, 0, 7], np.float32)
 EIGHT_BITS = np.dtype(ml_dtypes.float8_e4m3fn).name
 # On the emulator one method reads the weights as they lie and one packs them; the others go their way.
 FIRST = ("direct_naive", "depthwise_channels")
+# Numba compiles this for 14 s, for results that only this test asks of it.
+LONG = ("depthwise_int8",)
 
 
 def marks_of(method: Any) -> list[pytest.MarkDecorator]:
     if method.backend != "emulator":
-        return []
+        return [pytest.mark.thorough] if method.name in LONG else []
     return [needs_emulator] if method.name in FIRST else [needs_emulator, pytest.mark.thorough]
 
 

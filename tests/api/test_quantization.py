@@ -84,7 +84,7 @@ def test_onnxs_own_tests(operator: str, device: str, monkeypatch: pytest.MonkeyP
         else:
             x, w, x_zero, *w_zero = inputs
             q = Quantization(x=(1.0, x_zero), w=(1.0, w_zero[0] if w_zero else 0))
-        y = convforge.conv2d(x, w, padding=padding, quantization=q, device=device)
+        y = convforge.conv2d(x, w, padding=padding, quantization=q, device=device, **NAIVE)
         assert y.dtype == expected.dtype
         np.testing.assert_array_equal(y, expected)
 

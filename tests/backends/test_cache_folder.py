@@ -200,6 +200,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.thorough
 def test_a_call_without_a_cache_is_right_and_one_line_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = subprocess.run(

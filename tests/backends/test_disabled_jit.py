@@ -34,6 +34,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("call", RIGHT)
 def test_kernels_are_compiled_and_users_functions_are_not(call: str) -> None:
     done = subprocess.run(

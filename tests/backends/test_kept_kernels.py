@@ -84,6 +84,7 @@ def test_damaged_files_are_made_again(tmp_path: Path, first: int) -> None:
     assert read(tmp_path) == 4, "it was not kept anew"
 
 
+@pytest.mark.thorough
 def test_a_folder_in_a_files_place_is_passed_over(tmp_path: Path) -> None:
     read(tmp_path)
     for path in files(tmp_path):

@@ -121,6 +121,7 @@ def test_python_is_carried_over_comments_and_names_of_others_alone(package: Path
     assert "carried" not in carry(path, package, "f" * 40)
 
 
+@pytest.mark.thorough
 def test_python_is_carried_over_a_renaming_that_is_named(tmp_path: Path) -> None:
     asked, other = row("cpu"), tmp_path / "src" / "convforge"
     shutil.copytree(PACKAGE, other, ignore=shutil.ignore_patterns("__pycache__", "*.po"))

@@ -170,6 +170,7 @@ def test_a_run_goes_on_where_the_budget_ended(
     assert made.complete
 
 
+@pytest.mark.thorough
 def test_a_row_of_the_script_is_as_the_table_takes_it(script: ModuleType, tmp_path: Path) -> None:
     words = ["--network", "ResNet-18", "--dtype", "float32", "--format", "channels_last", "--batch", "1"]
     said = run_script(script, "--out", str(tmp_path), "--budget", "8", *words)

@@ -298,6 +298,7 @@ def test_the_first_script_measures_fresh_processes(tmp_path: Path) -> None:
         script_named("first").lived("tpu", tmp_path / "cache")
 
 
+@pytest.mark.thorough
 def test_the_choices_script_chooses_times_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from convforge.backends.cache import cache_root
     from convforge.tuning import CHOICES

@@ -91,7 +91,7 @@ def test_weights_of_integer_pictures_have_gradients(geometry: Any, x_dtype: str,
 def test_gradients_of_gradients() -> None:
     """Of few numbers: each is moved for each."""
     x, w, b = tensors()
-    given = tuple(t.clone().requires_grad_() for t in (x[:, :2, :4, :4], w[:3, :2], b[:3]))
+    given = tuple(t.clone().requires_grad_() for t in (x[:, :2, :3, :3], w[:2, :2], b[:2]))
     assert torch.autograd.gradgradcheck(lambda *t: ops.conv2d(*t, 1, 1), given)
 
 

@@ -108,6 +108,7 @@ def test_a_block_trains_as_it_did(block: type) -> None:
         close(mine, theirs)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("block", FOLDED)
 def test_a_block_is_compiled(block: type) -> None:
     torch._dynamo.reset()

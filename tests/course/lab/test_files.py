@@ -30,6 +30,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> files.Written:
+    """The smallest book in two languages, as where no font has the glyphs of the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_has_glyphs", lambda code: code == "en")
+        return write_lab(breakdown(), tmp_path_factory.mktemp("small"), codes=("zh", "en"))
+
+
+@pytest.fixture(scope="module")
+def small(written: files.Written) -> Path:
+    """The folder of the smallest book."""
+    return written.pages[0].parent
+
+
 @pytest.mark.thorough
 def test_charts_stand_as_svg_and_png_and_the_markdown_shows_them(folder: Path) -> None:
     text = (folder / "lab.md").read_text(encoding="utf-8")
@@ -41,7 +55,9 @@ def test_charts_stand_as_svg_and_png_and_the_markdown_shows_them(folder: Path) -
     assert not re.search(r"\bNone\b|\bnan\b", text)
 
 
-def test_the_data_is_what_the_page_says(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["small", pytest.param("folder", marks=pytest.mark.thorough)])
+def test_the_data_is_what_the_page_says(name: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(name)
     book = bind(find_runs([folder / "data"]))
     table = json.loads((folder / "data" / "lab.json").read_text(encoding="utf-8"))
     assert [study["study"] for study in table["studies"]] == [c.study.name for c in book.chapters]
@@ -62,18 +78,16 @@ def test_writing_again_changes_nothing(folder: Path) -> None:
 
 
 def test_pages_lead_to_each_other_and_charts_without_a_font_of_the_language_stand_as_svg(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: files.Written, small: Path
 ) -> None:
-    monkeypatch.setattr(files, "_has_glyphs", lambda code: code == "en")
-    written = write_lab(breakdown(), tmp_path, codes=("zh", "en"))
     assert written.without_png
     assert {path.name for path in written.pages} == {"lab.html", "lab.md", "lab-en.html", "lab-en.md"}
     assert {path.suffix for path in written.charts if path.parent.name == "charts-en"} == {".svg", ".png"}
     assert {path.suffix for path in written.charts if path.parent.name == "charts"} == {".svg"}
-    assert ".svg)" in (tmp_path / "lab.md").read_text(encoding="utf-8")
-    assert '<html lang="zh">' in (tmp_path / "lab.html").read_text(encoding="utf-8")
-    assert '<a href="lab-en.html">English</a>' in (tmp_path / "lab.html").read_text(encoding="utf-8")
-    assert '<a href="lab.html">中文</a>' in (tmp_path / "lab-en.html").read_text(encoding="utf-8")
+    assert ".svg)" in (small / "lab.md").read_text(encoding="utf-8")
+    assert '<html lang="zh">' in (small / "lab.html").read_text(encoding="utf-8")
+    assert '<a href="lab-en.html">English</a>' in (small / "lab.html").read_text(encoding="utf-8")
+    assert '<a href="lab.html">中文</a>' in (small / "lab-en.html").read_text(encoding="utf-8")
 
 
 # The command.

@@ -91,8 +91,8 @@ def test_a_verdict_in_words_follows_its_table(made: Run) -> None:
             assert said.startswith("too noisy to rank: ")
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("study", sorted(RULES))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("study", ["stride", "size", "memory"])
 @settings(max_examples=40, deadline=None)
 @given(made=runs())
 def test_findings_follow_their_tables(study: str, made: Run) -> None:
