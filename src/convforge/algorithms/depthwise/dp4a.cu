@@ -14,7 +14,7 @@
 // Zero      a sum starts with minus the zero point times the taps, because pixels outside the image have stored values
 //           too.
 // Results   of bytes are computed in float where that certainly gives the same as double (four_channels.cuh).
-// Limit     memory with 3 x 3 taps; then products, and registers for the sums.
+// Limit     instructions: products, and those that make bytes of sums; registers for the sums
 #include "border.cuh"
 #include "filter.cuh"
 #include "four_channels.cuh"
