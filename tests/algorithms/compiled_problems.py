@@ -357,11 +357,12 @@ ONLY_ARCHITECTURE = {
 # The kernels that spill or have a stack frame, and bytes of a thread, by architecture; all others have neither.
 # gemm_vectorised: with the 138 and 132 registers that it would take, an SM would hold one block of it, not
 # two. direct_boxes spills nothing, but has a stack frame. implicit_gemm_split spills once a tile: 112 columns have 168
-# sums in a thread. implicit_gemm_int8_mma: an address that is the same in every step. depthwise_dp4a spills nothing,
-# but has a stack frame for four results of 16 bits.
+# sums in a thread. implicit_gemm_int8_mma: an address that is the same in every step, and on Blackwell a stack
+# frame for eight bytes of results near a tie. depthwise_dp4a spills nothing, but has a stack frame for four results of
+# 16 bits.
 SPILLS = {
     "gemm_vectorised": {"sm_61": 8, "sm_70": 48}, "direct_boxes": {"sm_120": 8}, "implicit_gemm_split": {"sm_90": 24},
-    "implicit_gemm_int8_mma": {"sm_80": 4}, "depthwise_dp4a": {"sm_90": 8},
+    "implicit_gemm_int8_mma": {"sm_80": 4, "sm_100": 8, "sm_120": 8}, "depthwise_dp4a": {"sm_90": 8},
 }  # fmt: skip
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
