@@ -161,6 +161,7 @@ OWN = {
     ),
     "implicit_gemm_int8_mma": (
         (
+            "n32c64h56w56_k64r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:128+scale:channel+bias",
             "n32c64h56w56_k64r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
             "n1c512h7w7_k512r3s3_p1_u8-i8-u8-i32_nchw_+zero:128+scale:channel+bias",
         ),
@@ -169,7 +170,6 @@ OWN = {
             "n32c64h56w56_k256r1s1_i8-i8-f16-i32_nhwc_+zero:3+scale:channel+bias+residual+relu",
             "n2c12h9w7_k40r3s3_p1_reflect_g2_u8-i8-f32-i32_nhwc_+zero:9+bias",
             "n32c64h56w56_k64r3s3_p1_i8-i8-i32-i32_nhwc",
-            "n32c64h56w56_k64r3s3_p1_u8-i16-u8-i32_nhwc_wmax255_+zero:128+scale:channel+bias",
         ),
     ),
     "direct_dp4a": (
@@ -341,7 +341,7 @@ OWN = {
 FIRST_ARCHITECTURE = {
     "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80,
     "gemm_mma": 80,
-    "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
+    "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "byte_pairs": 80, "implicit_gemm_few_channels": 80,
     "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
     "implicit_gemm_split_few_channels": 80, "few_filters": 80, "implicit_gemm_few_outputs": 80, "tap_columns": 80,
     "implicit_gemm_int8_mma": 80, "implicit_gemm_fp8_mma": 89, "clear_amax": 89,
