@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.kinds import module
 
 import convforge
 from convforge.problem import PADDING_MODES, Quantization
 from convforge.verify import Judge, make_inputs
 
-dask = pytest.importorskip("dask")
+dask = module("dask")
 
 import dask.array as da  # noqa: E402
 
@@ -127,6 +128,12 @@ def test_conv2d_has_the_bits_of_the_whole_array(border: str, layout: str) -> Non
     options: dict[str, Any] = {"padding_mode": border, "layout": layout}
     check_conv2d(x, chunks, w, bias, padding=((2, 0), (1, 3)), activation="relu", **options)
     check_conv2d(x, chunks, w, stride=(2, 3), dilation=(3, 2), padding=((9, 4), (0, 8)), mode="convolution", **options)
+
+
+def test_a_dense_layer_has_the_bits_of_the_whole_array() -> None:
+    x, w = numbers((1, 40, 13, 21), "float32"), numbers((20, 40, 3, 3), "float32")
+    check_conv2d(x, (1, (7, 33), (6, 1, 6), 8), w, padding=1)
+    check_conv2d(x, (1, 40, 4, 5), w, padding=1, stride=2, algorithm="implicit_gemm")
 
 
 def test_conv2d_takes_images_without_a_batch_and_without_channels() -> None:

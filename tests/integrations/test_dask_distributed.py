@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.kinds import module
 
 import convforge
 
-pytest.importorskip("dask")
-distributed = pytest.importorskip("distributed")
+module("dask")
+distributed = module("distributed")
 
 import dask  # noqa: E402
 import dask.array as da  # noqa: E402
