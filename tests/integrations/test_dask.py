@@ -183,6 +183,8 @@ def test_conv2d_is_quantised(output: Any) -> None:
     for border in ("zeros", "reflect"):
         options = {"quantization": q, "padding_mode": border, "algorithm": "direct_naive"}
         check_conv2d(x, (1, 2, 4, 3), w, bias, padding=((4, 1), (2, 1)), **options)
+        # The last chunk has one output, whose window is outside the image.
+        check_conv2d(x, (1, 2, (4, 4, 1), 3), w, bias, stride=(6, 1), padding=((2, 9), (0, 1)), **options)
 
 
 @pytest.mark.parametrize("algorithm", ["fft", "im2col", "winograd_f4"])
