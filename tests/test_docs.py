@@ -450,7 +450,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "images", "language", "problem", "backends", "backends.cpu", "backends.emulator", "timing"),
     ("contract", "host", "algorithms", "list"),
     ("peers", "verify", "tuning", "call", "api"),
-    ("imaging", "integrations", "torch", "benchmark", "studies", "pages", "report", "lab", "grader", "traces"),
+    ("imaging", "integrations", "torch", "dask", "benchmark", "studies", "pages", "report", "lab", "grader", "traces"),
     ("cli",),
 )
 RANK = {room: (layer, place) for layer, rooms in enumerate(LAYERS) for place, room in enumerate(rooms)}

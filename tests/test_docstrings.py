@@ -22,7 +22,9 @@ MODULES = sorted(
 def test_the_examples_of_a_module_run(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name.startswith(("convforge.torch", "convforge.integrations.")):
+    if name == "convforge.dask":
+        pytest.importorskip("dask")
+    if name.startswith(("convforge.torch", "convforge.integrations.torch")):
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     ran = doctest.testmod(importlib.import_module(name))

@@ -34,6 +34,7 @@ HEAVY = (
     "PIL",
     "altair",
     "cv2",
+    "dask",
     "imagecodecs",
     "jinja2",
     "numba",

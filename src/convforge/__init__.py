@@ -56,9 +56,9 @@ def _load(name: str) -> _Any:
 
 
 def __getattr__(name: str) -> _Any:
-    """A public name, from the module that has it; convforge.torch, which imports PyTorch, too."""
-    if name == "torch":
-        return _import_module("convforge.torch")
+    """A public name, from the module that has it; also convforge.torch and convforge.dask, which import a library."""
+    if name in ("torch", "dask"):
+        return _import_module(f"convforge.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, _load(name))
