@@ -23,6 +23,7 @@ PUBLIC = {
     "algorithms",
     "conv2d",
     "filter",
+    "filter_large",
     "filter_many",
     "gemm",
     "max_pool2d",
