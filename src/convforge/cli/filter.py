@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -17,15 +18,18 @@ import numpy as np
 import typer
 
 from convforge.cli.output import Failure, plain_table, progress
-from convforge.cli.values import Device, finite, one_of
+from convforge.cli.values import Device, finite, one_of, parse_bytes
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
+    from convforge.algorithms.contract import Plan
+    from convforge.errors import Reason
     from convforge.imaging.image import Image
     from convforge.imaging.kernels import Kernel
     from convforge.imaging.pipeline.folder import Listing, Share, Written
-    from convforge.imaging.pipeline.lanes import Clock, Convolved
+    from convforge.imaging.pipeline.lanes import Clock
     from convforge.imaging.pipeline.recipe import Recipe
+    from convforge.imaging.windowed import Layout
 
 SAMPLE_TYPES = tuple(
     np.dtype(kind + size).name for kind, sizes in (("u", "1248"), ("i", "1248"), ("f", "248")) for size in sizes
@@ -37,7 +41,7 @@ _NOTES = {"widen": " (to float64)", "first call": " (kernels compiled or read fr
 
 
 def filter_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="PNG, JPEG, TIFF or .npy, or a folder of them.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="PNG, JPEG, TIFF, .npy, .zarr, or a folder of images.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Its ending names the format; may be IN.")],
     kernel: Annotated[
         str,
@@ -81,7 +85,16 @@ def filter_command(
         str | None, typer.Option("--format", metavar="png|jpg|tif|npy", help="Of a folder's results. [default: IN's]")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Threads that read and write a folder's files. [default: the cores]")
+        int | None,
+        typer.Option(min=1, help="Threads that read and write a folder's files or a large image. [default: the cores]"),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Filter .npy or .zarr in units that take at most so much memory together, such as 8GB. "
+            "[default: a quarter of the machine's, for .zarr and for .npy beyond --max-pixels]",
+        ),
     ] = None,
 ) -> None:
     """Filter an image or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
@@ -110,6 +123,13 @@ def filter_command(
         max_pixels=max_pixels,
         axes=None if axes is None else Axes(axes.upper()).letters,
     )
+    if _is_large(source, target, memory, max_pixels):
+        for name, given in (("--recursive", recursive), ("--format", format_ is not None)):
+            if given:
+                raise ValueError(f"{name} goes with a folder of images; {source} is one image")
+        limit = None if memory is None else parse_bytes(memory)
+        _filter_large(source, target, chosen, recipe, memory=limit, jobs=jobs)
+        return
     if source.is_dir():
         threads = jobs or max(cpu_facts().cores, 2)  # at least two, so that reads and writes overlap
         _filter_folder(source, target, chosen, recipe, recursive=recursive, suffix=_suffix(format_), jobs=threads)
@@ -173,7 +193,7 @@ def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> 
         _line("axes", f"{image.axes[0]}: one plane")
     _line("out", f"{target}: {_size(result)}")
     _line("kernel", _kernel_text(kernel, recipe))
-    _print_method(convolved, recipe)
+    _print_method(convolved.plan, recipe, convolved.prepared.note)
     for name in _PARTS:
         if (taken := clock.seconds.get(name)) is not None:
             _line(name, (f"{taken * 1e3:.3g} ms" if taken < 0.9995 else f"{taken:.3g} s") + _NOTES.get(name, ""))
@@ -185,14 +205,14 @@ def _line(name: str, text: str) -> None:
     typer.echo(f"{name:<11} {text}")
 
 
-def _print_method(convolved: Convolved, recipe: Recipe) -> None:
+def _print_method(plan: Plan, recipe: Recipe, more: Reason | None = None) -> None:
     from convforge.tuning import decide, with_peers
 
-    plan, why = convolved.plan, "asked for by name"
+    why = "asked for by name"
     if recipe.algorithm == "auto":
         why = decide(plan.problem, plan.runtime, peers=with_peers()).reason
     config = f" [{plan.config}]" if str(plan.config) else ""
-    note = f"; {convolved.prepared.note}" if convolved.prepared.note else ""
+    note = f"; {more}" if more else ""
     _line("method", f"{plan.algorithm.name}{config}: {why}{note}")
     _line("arithmetic", f"{plan.problem.x_dtype} times {plan.problem.w_dtype}, summed in {plan.problem.acc_dtype}")
     _line("workspace", f"{plan.workspace_bytes} bytes")
@@ -214,6 +234,79 @@ def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
         "constant": f"constant {recipe.cval:g}",
     }.get(recipe.border, recipe.border)
     return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
+
+
+# An image in units: show the plan, a progress bar, then the rate.
+
+
+def _is_large(source: Path, target: Path, memory: str | None, max_pixels: int) -> bool:
+    """True if an image is filtered in units: if --memory says so, for Zarr, and for .npy beyond the default limit."""
+    if memory is not None or ".zarr" in (source.suffix.lower(), target.suffix.lower()):
+        return True
+    from convforge.imaging.windowed import format_of, open_windows
+
+    if not source.is_dir() and {source.suffix.lower(), target.suffix.lower()} != {".npy"}:
+        return False
+    if format_of(source) is None or max_pixels < MAX_PIXELS or not source.exists():
+        return False
+    try:
+        return source.is_dir() or prod(open_windows(source).layout.shape) > max_pixels
+    except ValueError:  # reported where the image is read
+        return False
+
+
+def _filter_large(
+    source: Path, target: Path, kernel: Kernel, recipe: Recipe, *, memory: int | None, jobs: int | None
+) -> None:
+    from rich.filesize import decimal
+
+    from convforge.imaging.pipeline.heap import return_large_blocks
+    from convforge.imaging.pipeline.large import LargeFilter
+    from convforge.imaging.replacing import interrupts
+
+    return_large_blocks()
+    failing = partial(_failing, source, recipe)
+    with failing():
+        run = LargeFilter(source, target, recipe, memory=memory, workers=jobs)
+        finished = run.finished()
+    division, done = run.division, f"; {len(finished)} of them were finished before" if finished else ""
+    _line("in", f"{source}: {_layout(run.reader.layout)}")
+    _line("out", f"{target}: {_layout(run.result)}")
+    _line("kernel", _kernel_text(kernel, recipe))
+    _print_method(run.plan, recipe)
+    _line("units", f"{len(division)} of {' x '.join(map(str, division.unit))} samples ({division.letters_out}){done}")
+    _line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {_count(run.most, 'unit')} in work")
+    sys.stdout.flush()
+    count = len(finished)
+
+    def watch(now: int, of: int, label: str) -> None:
+        nonlocal count
+        count = now
+        shown(now, of, label)
+
+    try:
+        with interrupts(), progress(measuring=False) as shown, failing():
+            outcome = run(watch)
+    except KeyboardInterrupt as stop:
+        rest = f"{count} of {_count(len(division), 'unit')} are finished; the same command does the rest"
+        typer.echo(f"convforge: interrupted; {target} was not written, {rest}", err=True)
+        raise typer.Exit(130) from stop
+    _line("done", f"{_count(outcome.units, 'unit')} in {outcome.seconds:.3g} s")
+    if outcome.units:
+        _line("rate", f"{outcome.rate.bytes_per_second / 1e9:.3g} GB/s of samples, in and out")
+        _line("limit", f"{outcome.rate.slowest}: the stage whose threads are busiest")
+    if outcome.lost:
+        typer.echo(f"convforge: {target}: not kept: {', '.join(outcome.lost)}", err=True)
+
+
+def _layout(layout: Layout) -> str:
+    from rich.filesize import decimal
+
+    text = f"{' x '.join(map(str, layout.shape))} {layout.dtype}, {decimal(layout.nbytes)}"
+    if layout.chunks is None:
+        return text
+    text += f", chunks {' x '.join(map(str, layout.chunks))}"
+    return text if layout.shards in (None, layout.chunks) else f"{text}, shards {' x '.join(map(str, layout.shards))}"
 
 
 # A folder: show a progress bar, then a table and the failures.
