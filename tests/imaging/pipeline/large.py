@@ -35,12 +35,11 @@ def zarr_array(path: Path, array: Any, *, chunks: Any, shards: Any = None, names
     codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd"}]
     if shards is not None:
         codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": chunks, "codecs": codecs}}]
-    metadata |= {
-        "shape": array.shape, "data_type": array.dtype.name, "codecs": codecs,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks if shards is None else shards}},
-    }  # fmt: skip
+    metadata = {"shape": array.shape, **metadata}
+    grid = {"name": "regular", "configuration": {"chunk_shape": chunks if shards is None else shards}}
+    metadata |= {"data_type": array.dtype.name, "codecs": codecs, "chunk_grid": grid}
     metadata |= {} if names is None else {"dimension_names": names}
-    opened(path, tensorstore, metadata=metadata, create=True)[...] = array
+    opened(path, tensorstore, metadata=metadata, create=True)[tuple(map(slice, array.shape))] = array
     return path
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,7 +33,7 @@ from convforge.imaging.pipeline.lanes import LANES, Clock, Lane, lanes_of, memor
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
 from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of, decoded
 from convforge.imaging.windowed import WindowWriter, format_of, open_windows
-from convforge.imaging.windowed.result import check_apart, letters_of, publish, remove, result_layout
+from convforge.imaging.windowed.result import check_places, letters_of, publish, remove, result_layout
 from convforge.problem import padding_mode_of
 
 INCOMPLETE, JOURNAL = ".incomplete", ".journal"
@@ -114,7 +114,7 @@ class LargeFilter:
             raise ImageError(f"{target}: is not written in windows; write .zarr or .npy")
         self._format = kind
         self._place = Path(os.path.realpath(target))  # the target of a symbolic link is replaced, not the link
-        check_apart(source, target)
+        check_places(source, target)
         if self._place.exists() and not kind.is_own(self._place):
             raise ImageError(f"{target}: exists and is no {kind.name} array, so it is not replaced; name another")
         letters = letters_of(self.reader.path, self.reader.layout, recipe.axes)
@@ -177,8 +177,14 @@ class LargeFilter:
         return plan.algorithm.name
 
     def _plan(self, stack: tuple[int, ...], config: Any = None) -> Plan:
-        problem = self.division.problem_of(stack)
-        return find_plan(problem, self._method, config, self.recipe.device, None, tune=False)
+        """Return the plan of a unit; where "auto" chose a method that refuses a unit at the end, of another method."""
+        problem, device = self.division.problem_of(stack), self.recipe.device
+        try:
+            return find_plan(problem, self._method, config, device, None, tune=False)
+        except UnsupportedProblem:
+            if self.recipe.algorithm != "auto":
+                raise
+            return find_plan(problem, "auto", None, device, None, tune=False)
 
     def _unit_shape(self, division: Division) -> tuple[int, int, int, int]:
         """Return the shape (T, H, W, C) of a whole unit's input."""
@@ -304,6 +310,8 @@ class LargeFilter:
             remove(incomplete)
             return self._format.create(incomplete, self.result, self.reader)
         except BaseException as error:
+            with suppress(OSError):  # a cleanup error must not hide the first error
+                remove(incomplete)
             journal.remove()
             if isinstance(error, OSError):
                 raise ImageError(f"{self.target}: cannot be written ({error.strerror or error})") from error

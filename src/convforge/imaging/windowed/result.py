@@ -61,9 +61,13 @@ def result_layout(
     return Layout(tuple(result.values()), dtype, "".join(result), *grid)
 
 
-def check_apart(source: Path, target: Path) -> None:
-    """Raise ``ImageError`` if one of two different paths is inside the other."""
+def check_places(source: Path, target: Path) -> None:
+    """Raise ``ImageError`` if the target's folder takes no files, or if one of two different paths is in the other."""
     there, here = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+    if not here.parent.is_dir():
+        raise ImageError(f"{target}: cannot be written, the folder {here.parent} does not exist; make it first")
+    if not os.access(here.parent, os.W_OK | os.X_OK):
+        raise ImageError(f"{target}: cannot be written, no permission to write in {here.parent}; choose another folder")
     if there in here.parents:
         raise ImageError(f"{target}: is inside {source}, which is read; name a place outside")
     if here in there.parents:
