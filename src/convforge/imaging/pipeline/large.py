@@ -1,6 +1,6 @@
 """Filter an image larger than memory: units of the result are read, filtered and written, a few at a time.
 
-:class:`LargeFilter` plans a run, which can be shown before it starts, and runs it. The result is written beside its
+A :class:`LargeFilter` is a plan, which can be shown before the run starts. The result is written beside its
 place, under a name that ends in `.incomplete`, and gets its name when every unit is written. A journal beside it
 records the finished units, so that the same command continues a run that ended early.
 """
@@ -19,21 +19,19 @@ from typing import Any, NamedTuple, Never
 
 import numpy as np
 
-from convforge.algorithms.contract import Plan
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others, whole_number
-from convforge.call.dispatch import find_plan, runtime_of
-from convforge.errors import UnsupportedProblem
 from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, kernel_array
 from convforge.imaging.image import Array, Image, ImageError
-from convforge.imaging.pipeline.flow import flow, in_flight
+from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.heap import trim
 from convforge.imaging.pipeline.journal import Journal
-from convforge.imaging.pipeline.lanes import LANES, Clock, Lane, lanes_of, memory_share
-from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
-from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of, decoded
-from convforge.imaging.windowed import WindowWriter, format_of, open_windows
-from convforge.imaging.windowed.result import check_places, letters_of, publish, remove, result_layout
+from convforge.imaging.pipeline.lanes import LANES, Clock, Lane, lanes_of
+from convforge.imaging.pipeline.large_plan import LargePlan
+from convforge.imaging.pipeline.recipe import Recipe
+from convforge.imaging.pipeline.units import Division
+from convforge.imaging.windowed import WindowWriter
+from convforge.imaging.windowed.result import publish, remove
 from convforge.problem import padding_mode_of
 
 INCOMPLETE, JOURNAL = ".incomplete", ".journal"
@@ -70,155 +68,8 @@ class _Loaded:
     stack: Array
 
 
-class LargeFilter:
-    """A run of a recipe from one file to another in units, within `memory` bytes.
-
-    Parameters
-    ----------
-    source, target : Path
-        Zarr arrays or `.npy` files, one of each or two of a kind; they may be the same.
-    recipe : Recipe
-    memory : int, optional
-        Limit in bytes of all units in work; by default a quarter of the machine's memory.
-    workers : int, optional
-        Threads that read and write; by default the number of cores, at least 2.
-
-    Attributes
-    ----------
-    reader : WindowReader
-    result : Layout
-    division : Division
-    plan : Plan
-        Plan of a whole unit. Its method is chosen for the whole image, and its config for a whole unit.
-    most : int
-        Units in work at the same time.
-    needs : int
-        Bytes of them.
-
-    Raises
-    ------
-    ImageError, ValueError, UnsupportedProblem
-        A file cannot be read or written, `memory` does not suffice for one unit, no method computes the filter.
-    """
-
-    def __init__(
-        self, source: Path, target: Path, recipe: Recipe, *, memory: int | None = None, workers: int | None = None
-    ) -> None:
-        self.reader = open_windows(source)
-        self.source, self.target, self.recipe = source, target, recipe
-        self.memory = memory_share() if memory is None else memory
-        self.workers = workers or max(runtime_of("cpu").facts.cores, 2)
-        self._runtime = runtime_of(recipe.device)
-        kind = format_of(target)
-        if kind is None or kind.suffix != target.suffix.lower():
-            raise ImageError(f"{target}: is not written in windows; write .zarr or .npy")
-        self._format = kind
-        self._place = Path(os.path.realpath(target))  # the target of a symbolic link is replaced, not the link
-        check_places(source, target)
-        if self._place.exists() and not kind.is_own(self._place):
-            raise ImageError(f"{target}: exists and is no {kind.name} array, so it is not replaced; name another")
-        letters = letters_of(self.reader.path, self.reader.layout, recipe.axes)
-        self._dtype = recipe.out_dtype or self.reader.layout.dtype
-        problem, self._weights = self._whole_problem(letters)
-        layout = result_layout(
-            self.reader.layout, letters, self._dtype, named=bool(recipe.axes or self.reader.layout.axes),
-            bands=self._bands, stride=recipe.stride,
-        )  # fmt: skip
-        self.result = kind.arranged(layout)
-        unit = tuple(map(min, self.result.shards or self.result.shape, self.result.shape))
-        whole = Division(problem, letters, self.reader.layout.shape, self.result.axes, self.result.shape, unit)
-        self._method = self._method_for(whole)
-        self.division = self._largest_that_fits(whole)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Set what follows from the division."""
-        self.plan = self._plan(self._unit_shape(self.division))
-        self.unit_bytes = self._bytes_of_unit(self.division)
-        most = min(in_flight(self.workers, LANES[self._runtime.facts.backend]), len(self.division))
-        self.most = min(most, self.memory // self.unit_bytes)
-        if not self.most:
-            raise ImageError(
-                f"{self.source}: a memory of {self.memory} bytes is too small: one unit of "
-                f"{' x '.join(map(str, self.division.unit))} samples needs {self.unit_bytes}; allow that many "
-                "(--memory), or write smaller shards"
-            )
-        self.needs = self.most * self.unit_bytes
-
-    # The plan of a run.
-
-    def _whole_problem(self, letters: str) -> tuple[Any, Array]:
-        """Return the problem of the whole image as one stack, and the weights; nothing is read."""
-        recipe, axes = self.recipe, Axes(letters)
-        sizes = axes.sizes(self.reader.layout.shape)
-        bands, pages = sizes.get(axes.bands, 1), int(np.prod([sizes[letter] for letter in axes.pages], dtype=object))
-        if recipe.gray and bands > 1:
-            if bands != 3:
-                raise ValueError(f"--gray needs red, green and blue; the image has {bands} bands")
-            bands = 1
-        dtype = self.reader.layout.dtype
-        dtype = dtype if dtype.name in COMPUTABLE else np.dtype(np.float64)
-        stack = np.broadcast_to(np.zeros((), dtype), (pages, sizes["Y"], sizes["X"], bands))
-        problem, weights = recipe.problem(stack, self._dtype)
-        self._bands = problem.k if bands > 1 else 1
-        return problem, weights
-
-    def _method_for(self, whole: Division) -> str:
-        """Return the method for the whole image; if none can hold it at once, that for a unit."""
-        algorithm = self.recipe.algorithm
-        if algorithm != "auto":
-            return algorithm
-        try:
-            plan = find_plan(whole.problem, algorithm, None, self.recipe.device, None, tune=False)
-            find_plan(whole.problem_of(self._unit_shape(whole)), plan.algorithm.name, None, self.recipe.device, None)
-        except UnsupportedProblem:
-            problem = whole.problem_of(self._unit_shape(whole))
-            plan = find_plan(problem, algorithm, None, self.recipe.device, None, tune=False)
-        return plan.algorithm.name
-
-    def _plan(self, stack: tuple[int, ...], config: Any = None) -> Plan:
-        """Return the plan of a unit; where "auto" chose a method that refuses a unit at the end, of another method."""
-        problem, device = self.division.problem_of(stack), self.recipe.device
-        try:
-            return find_plan(problem, self._method, config, device, None, tune=False)
-        except UnsupportedProblem:
-            if self.recipe.algorithm != "auto":
-                raise
-            return find_plan(problem, "auto", None, device, None, tune=False)
-
-    def _unit_shape(self, division: Division) -> tuple[int, int, int, int]:
-        """Return the shape (T, H, W, C) of a whole unit's input."""
-        axes = Axes(division.letters_in)
-        sizes = axes.sizes(division.shape_read)
-        pages = int(np.prod([sizes[letter] for letter in axes.pages], dtype=object))
-        return pages, sizes["Y"], sizes["X"], 1 if self.recipe.gray else sizes.get(axes.bands, 1)
-
-    def _largest_that_fits(self, division: Division) -> Division:
-        """Return the division with the largest units of which enough fit into memory to keep all threads busy."""
-        most = in_flight(self.workers, LANES[self._runtime.facts.backend])
-        for larger in division.grown():
-            if bytes_of(self._dtype, *larger.unit) > LARGEST_RESULT or most * self._bytes_of_unit(larger) > self.memory:
-                break
-            division = larger
-        return division
-
-    def _bytes_of_unit(self, division: Division) -> int:
-        """Return the most bytes that a unit takes at any time; its arrays are freed from stage to stage."""
-        layout, shape = self.reader.layout, self._unit_shape(division)
-        problem = division.problem_of(shape)
-        window = bytes_of(layout.dtype, *division.shape_read)
-        stack, sums = bytes_of(problem.x_dtype, *shape), bytes_of(problem.out_dtype, *problem.out_shape)
-        result = bytes_of(self._dtype, *division.unit)
-        # Chunks in the store, the window, the same with its axes in order; then gray or float64, and with the border.
-        loading = decoded(division.shape_read, layout) * layout.dtype.itemsize + 2 * max(window, stack)
-        copies = 1 if self._runtime.facts.backend == "cpu" else 2  # pinned memory
-        method = find_plan(problem, self._method, None, self.recipe.device, None, tune=False)
-        workspace = method.workspace_bytes if self._runtime.facts.backend == "cpu" else 0
-        filtering = copies * (stack + sums) + workspace
-        storing = sums + 3 * result  # converted, copied by the store, encoded
-        return max(loading, filtering, storing)
-
-    # The run.
+class LargeFilter(LargePlan):
+    """A run of a recipe from one file to another in units; see :class:`LargePlan` for its parameters."""
 
     def __call__(self, watch: Watch = lambda done, total, label: None, clock: Clock | None = None) -> Outcome:
         """Filter every unit that no earlier run has finished, and give the result its name.
@@ -231,7 +82,7 @@ class LargeFilter:
         journal = self._journal()
         try:
             if journal.finished and not incomplete.exists():
-                if len(journal.finished) == len(self.division) and self._place.exists():  # killed after the renaming
+                if len(journal.finished) == len(self.division) and self.place.exists():  # killed after the renaming
                     journal.remove()
                     return Outcome(0, len(self.division), 0.0, Rate(0.0, ""), ())
                 journal.restart(self._described())
@@ -245,12 +96,12 @@ class LargeFilter:
                     remove(incomplete)
                     journal.remove()
                 raise
-            publish(incomplete, self._place)
+            publish(incomplete, self.place)
             journal.remove()
         finally:
             journal.close()
         lost = bool(self.reader.attributes) and not (
-            self._format.keeps_attributes and self.result.shape == self.reader.layout.shape
+            self.format.keeps_attributes and self.result.shape == self.reader.layout.shape
         )
         done = len(self.division) - resumed
         return Outcome(done, resumed, perf_counter() - begin, rate, ("attributes",) if lost else ())
@@ -269,14 +120,14 @@ class LargeFilter:
             unit = tuple(journal.kept["unit"])
             if unit != self.division.unit:
                 self.division = Division(**{**_fields(self.division), "unit": unit})
-                self._settle()
+                self.settle()
         except BaseException:
             journal.close()
             raise
         return journal
 
     def _beside(self, ending: str) -> Path:
-        return self._place.with_name(self._place.name + ending)
+        return self.place.with_name(self.place.name + ending)
 
     def _described(self) -> dict[str, Any]:
         """Return what a resumed run must have in common with the first, by the names of its options."""
@@ -290,25 +141,25 @@ class LargeFilter:
             "--border": recipe.border,
             "--cval": recipe.cval,
             "--stride": recipe.stride,
-            "--out-dtype": self._dtype.name,
+            "--out-dtype": self.dtype.name,
             "--abs": recipe.magnitude,
             "--scale": recipe.scale,
             "--gray": recipe.gray,
             "--axes": recipe.axes,
             "--device": recipe.device,
-            "the method": self._method,
+            "the method": self.method,
         }
 
     def _writer(self, incomplete: Path, journal: Journal) -> WindowWriter:
         """Return the writer of the incomplete result: that of the earlier run, or a new one."""
         if journal.finished:
-            writer = self._format.reopen(incomplete)
+            writer = self.format.reopen(incomplete)
             if (writer.layout.shape, writer.layout.dtype) != (self.result.shape, self.result.dtype):
                 raise ImageError(f"{incomplete}: is of another result; remove it and {journal.path} to begin anew")
             return writer
         try:
             remove(incomplete)
-            return self._format.create(incomplete, self.result, self.reader)
+            return self.format.create(incomplete, self.result, self.reader)
         except BaseException as error:
             with suppress(OSError):  # a cleanup error must not hide the first error
                 remove(incomplete)
@@ -333,13 +184,13 @@ class LargeFilter:
             return _Loaded(number, window.padded(stack, division.problem.padding_value))
 
         def compute(lane: Lane, loaded: _Loaded) -> tuple[int, Array]:
-            plan = self._plan(loaded.stack.shape, config)
-            return loaded.number, convolver.run(lane, plan, loaded.stack, self._weights[: plan.problem.k]).sums
+            plan = self.plan_of(loaded.stack.shape, config)
+            return loaded.number, convolver.run(lane, plan, loaded.stack, self.weights[: plan.problem.k]).sums
 
         def store(computed: tuple[int, Array]) -> int:
             number, sums = computed
             region = division.region(number)
-            samples = recipe.samples(sums, self._dtype, clock)
+            samples = recipe.samples(sums, self.dtype, clock)
             axes = Axes(self.result.axes)
             sizes = dict(zip(self.result.axes, region, strict=True))
             pages = tuple(sizes[letter].stop - sizes[letter].start for letter in axes.pages)
@@ -352,7 +203,7 @@ class LargeFilter:
         left = [number for number in range(len(division)) if number not in journal.finished]
         share = self.reader.layout.nbytes // len(division)
         results = flow(
-            left, load, compute, store, workers=self.workers, lanes=lanes_of(self._runtime),
+            left, load, compute, store, workers=self.workers, lanes=lanes_of(self.runtime),
             size=lambda loaded: self.unit_bytes, nbytes=self.memory, ordered=False,
         )  # fmt: skip
         rate = Rate(0.0, "read")
@@ -366,7 +217,7 @@ class LargeFilter:
 
     def _slowest(self, clock: Clock) -> str:
         """Return the stage whose threads are busiest."""
-        lanes = LANES[self._runtime.facts.backend]
+        lanes = LANES[self.runtime.facts.backend]
         threads = {"read": self.workers, "filter": lanes, "write": self.workers}
         busy = {name: sum(clock.seconds.get(part, 0.0) for part in parts) for name, parts in STAGES.items()}
         return max(STAGES, key=lambda name: busy[name] / threads[name])
