@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,13 @@ def test_mistakes(
     before = names(tmp_path)
     refused(code, *words, *EDGES, says=says)
     assert names(tmp_path) == before
+
+
+def test_zarr_without_its_library_names_the_extra(
+    refused: Callable[..., str], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    refused(1, source, tmp_path / "b.npy", *EDGES, says=(str(source), "pip install 'convforge[zarr]'"))
 
 
 def test_a_damaged_chunk_is_named(run: Callable[..., Ran], source: Path, tmp_path: Path) -> None:
