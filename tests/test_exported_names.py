@@ -23,6 +23,7 @@ PUBLIC = {
     "algorithms",
     "conv2d",
     "filter",
+    "filter_large",
     "filter_many",
     "gemm",
     "max_pool2d",
@@ -41,6 +42,7 @@ HEAVY = (
     "rich",
     "scipy",
     "skimage",
+    "tensorstore",
     "tifffile",
     "torch",
     "typer",
@@ -64,7 +66,7 @@ def test_a_public_name_is_there_and_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["conv2d", "filter", "filter_many", "max_pool2d", "relu", "gemm", "algorithms", "Filter"]
+    "name", ["conv2d", "filter", "filter_large", "filter_many", "max_pool2d", "relu", "gemm", "algorithms", "Filter"]
 )
 def test_what_users_call_has_an_example_and_names_its_arguments(name: str) -> None:
     value = getattr(convforge, name)

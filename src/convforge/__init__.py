@@ -17,7 +17,7 @@ if _TYPE_CHECKING:
     from convforge.api import Filter, algorithms, conv2d, gemm, max_pool2d, relu
     from convforge.errors import UnsupportedProblem
     from convforge.imaging.filtering import filter  # noqa: A004
-    from convforge.imaging.pipeline import filter_many
+    from convforge.imaging.pipeline import filter_large, filter_many
     from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Pool2dProblem, Quantization, parse_problem
 
 __version__ = "0.1.0.dev0"
@@ -33,6 +33,7 @@ __all__ = [
     "algorithms",
     "conv2d",
     "filter",
+    "filter_large",
     "filter_many",
     "gemm",
     "max_pool2d",
@@ -44,7 +45,7 @@ _MODULES = {
     "convforge.api": ("Filter", "algorithms", "conv2d", "gemm", "max_pool2d", "relu"),
     "convforge.errors": ("UnsupportedProblem",),
     "convforge.imaging.filtering": ("filter",),
-    "convforge.imaging.pipeline": ("filter_many",),
+    "convforge.imaging.pipeline": ("filter_large", "filter_many"),
     "convforge.problem": ("Conv2dProblem", "Epilogue", "GemmProblem", "Pool2dProblem", "Quantization", "parse_problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -6,8 +6,8 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from convforge.cli.filter_large import filter_large, is_large
+from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method, reason_of
 from convforge.cli.output import Failure, plain_table, progress
-from convforge.cli.values import Device, finite, one_of
+from convforge.cli.values import Device, finite, one_of, parse_bytes
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
     from convforge.imaging.image import Image
     from convforge.imaging.kernels import Kernel
     from convforge.imaging.pipeline.folder import Listing, Share, Written
-    from convforge.imaging.pipeline.lanes import Clock, Convolved
+    from convforge.imaging.pipeline.lanes import Clock
     from convforge.imaging.pipeline.recipe import Recipe
 
 SAMPLE_TYPES = tuple(
@@ -37,7 +39,7 @@ _NOTES = {"widen": " (to float64)", "first call": " (kernels compiled or read fr
 
 
 def filter_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="PNG, JPEG, TIFF or .npy, or a folder of them.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="PNG, JPEG, TIFF, .npy, .zarr, or a folder of images.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Its ending names the format; may be IN.")],
     kernel: Annotated[
         str,
@@ -81,7 +83,16 @@ def filter_command(
         str | None, typer.Option("--format", metavar="png|jpg|tif|npy", help="Of a folder's results. [default: IN's]")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Threads that read and write a folder's files. [default: the cores]")
+        int | None,
+        typer.Option(min=1, help="Threads that read and write a folder's files or a large image. [default: the cores]"),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Filter .npy or .zarr in units that take at most so much memory together, such as 8GB. "
+            "[default: a quarter of the machine's, for .zarr and for .npy beyond --max-pixels]",
+        ),
     ] = None,
 ) -> None:
     """Filter an image or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
@@ -110,6 +121,13 @@ def filter_command(
         max_pixels=max_pixels,
         axes=None if axes is None else Axes(axes.upper()).letters,
     )
+    if is_large(source, target, memory, max_pixels):
+        for name, given in (("--recursive", recursive), ("--format", format_ is not None)):
+            if given:
+                raise ValueError(f"{name} goes with a folder of images; {source} is one image")
+        limit = None if memory is None else parse_bytes(memory)
+        filter_large(source, target, chosen, recipe, memory=limit, jobs=jobs)
+        return
     if source.is_dir():
         threads = jobs or max(cpu_facts().cores, 2)  # at least two, so that reads and writes overlap
         _filter_folder(source, target, chosen, recipe, recursive=recursive, suffix=_suffix(format_), jobs=threads)
@@ -124,41 +142,23 @@ def filter_command(
 # it is wrong use (exit code 2).
 
 
-@contextmanager
-def _failing(source: Path, recipe: Recipe) -> Iterator[None]:
-    """Turn an error of a file into a Failure; unnamed axes and a method's refusal are wrong use (``ValueError``)."""
-    from convforge.errors import UnsupportedProblem
-    from convforge.imaging.files import AxesError, ImageError
-
-    try:
-        yield
-    except AxesError:
-        raise
-    except UnsupportedProblem as error:
-        raise ValueError(_reason(error, recipe)) from error
-    except MemoryError as error:
-        raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
-    except ImageError as error:
-        raise Failure(str(error)) from error
-
-
 def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> None:
     from convforge.imaging import files
     from convforge.imaging.pipeline.lanes import Clock
     from convforge.imaging.replacing import interrupts
 
-    clock, written, failing = Clock(), False, partial(_failing, source, recipe)
+    clock, written, guarded = Clock(), False, partial(failing, source, recipe)
     files.load_decoders(source, target)
-    with failing() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
+    with guarded() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
         files.check_writable(target, np.uint8)
-    with clock("read"), failing():
+    with clock("read"), guarded():
         image = recipe.read(source)
     recipe.check_target(target, image)
-    with failing():
+    with guarded():
         result, convolved = recipe(image, clock)
     try:
         with clock("write"), interrupts() as interrupted:
-            with failing():
+            with guarded():
                 files.write_image(target, result)
             written = True
             if interrupted():
@@ -166,54 +166,25 @@ def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> 
     except KeyboardInterrupt as stop:
         typer.echo(f"convforge: interrupted; {target} {'is complete' if written else 'was not written'}", err=True)
         raise typer.Exit(130) from stop
-    _line("in", f"{source}: {_size(image)}")
+    line("in", f"{source}: {_size(image)}")
     if image.pages:
-        _line("stack", f"{image.axes[0] or 'pages'}: each of the {image.page_count} planes by itself")
+        line("stack", f"{image.axes[0] or 'pages'}: each of the {image.page_count} planes by itself")
     elif image.axes[0]:
-        _line("axes", f"{image.axes[0]}: one plane")
-    _line("out", f"{target}: {_size(result)}")
-    _line("kernel", _kernel_text(kernel, recipe))
-    _print_method(convolved, recipe)
+        line("axes", f"{image.axes[0]}: one plane")
+    line("out", f"{target}: {_size(result)}")
+    line("kernel", kernel_text(kernel, recipe))
+    print_method(convolved.plan, recipe, convolved.prepared.note)
     for name in _PARTS:
         if (taken := clock.seconds.get(name)) is not None:
-            _line(name, (f"{taken * 1e3:.3g} ms" if taken < 0.9995 else f"{taken:.3g} s") + _NOTES.get(name, ""))
+            line(name, (f"{taken * 1e3:.3g} ms" if taken < 0.9995 else f"{taken:.3g} s") + _NOTES.get(name, ""))
     if lost := files.not_kept(target, result):
         typer.echo(f"convforge: {target}: not kept: {', '.join(lost)}", err=True)
-
-
-def _line(name: str, text: str) -> None:
-    typer.echo(f"{name:<11} {text}")
-
-
-def _print_method(convolved: Convolved, recipe: Recipe) -> None:
-    from convforge.tuning import decide, with_peers
-
-    plan, why = convolved.plan, "asked for by name"
-    if recipe.algorithm == "auto":
-        why = decide(plan.problem, plan.runtime, peers=with_peers()).reason
-    config = f" [{plan.config}]" if str(plan.config) else ""
-    note = f"; {convolved.prepared.note}" if convolved.prepared.note else ""
-    _line("method", f"{plan.algorithm.name}{config}: {why}{note}")
-    _line("arithmetic", f"{plan.problem.x_dtype} times {plan.problem.w_dtype}, summed in {plan.problem.acc_dtype}")
-    _line("workspace", f"{plan.workspace_bytes} bytes")
 
 
 def _size(image: Image) -> str:
     alpha = " and alpha" if image.alpha is not None else ""
     pages = f", {image.page_count} pages" if image.pages else ""
-    return f"{image.width} x {image.height} pixels, {_count(image.bands, 'band')}{alpha}{pages}, {image.pixels.dtype}"
-
-
-def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
-    rows, columns = kernel.shape
-    steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
-    bands = "bands summed" if recipe.channels == "sum" else "each band by itself"
-    border = {  # libraries use different names for the first two
-        "reflect": "reflect (edge pixel not repeated)",
-        "symmetric": "symmetric (edge pixel repeated)",
-        "constant": f"constant {recipe.cval:g}",
-    }.get(recipe.border, recipe.border)
-    return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
+    return f"{image.width} x {image.height} pixels, {count_of(image.bands, 'band')}{alpha}{pages}, {image.pixels.dtype}"
 
 
 # A folder: show a progress bar, then a table and the failures.
@@ -230,10 +201,10 @@ def _filter_folder(
     if out.suffix.lower() in WRITABLE_SUFFIXES and not out.exists():
         raise ValueError(f"{folder} is a folder, so OUT must name one; {out} names an image")
     listing = list_folder(folder, out, recursive=recursive, suffix=suffix)
-    left = f"{_count(listing.left_alone, 'other file')} left alone"
+    left = f"{count_of(listing.left_alone, 'other file')} left alone"
     if not listing.jobs:
         for error in listing.unreadable:
-            raise Failure(_reason(error, recipe)) from error
+            raise Failure(reason_of(error, recipe)) from error
         deeper = "" if recursive else "; --recursive looks into its sub-folders"
         raise Failure(f"{folder}: holds no image ({left}){deeper}")
     try:
@@ -248,11 +219,11 @@ def _filter_folder(
     written, failed = _run(listing, recipe, clock, jobs)
     seconds = perf_counter() - begin
     shares = shares_of(clock.seconds, seconds, {FILES: jobs, LANES: len(lanes_of(runtime_of(recipe.device)))})
-    _line("in", f"{folder}: {_count(len(listing.jobs), 'image')}{f'; {left}' if listing.left_alone else ''}")
-    _line("out", f"{out}: {_count(len(written), 'image')}{f'; {len(failed)} failed' if failed else ''}")
-    _line("kernel", _kernel_text(kernel, recipe))
+    line("in", f"{folder}: {count_of(len(listing.jobs), 'image')}{f'; {left}' if listing.left_alone else ''}")
+    line("out", f"{out}: {count_of(len(written), 'image')}{f'; {len(failed)} failed' if failed else ''}")
+    line("kernel", kernel_text(kernel, recipe))
     _print_folder(folder, written, seconds, shares)
-    failures = [(str(error.filename), _reason(error, recipe)) for error in listing.unreadable]
+    failures = [(str(error.filename), reason_of(error, recipe)) for error in listing.unreadable]
     failures += [(str(path), reason) for path, reason in sorted(failed.items())]
     for name, reason in failures:
         typer.echo(f"convforge: {reason if name in reason else f'{name}: {reason}'}", err=True)
@@ -278,7 +249,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dic
                 try:
                     written[job.source] = future.result()
                 except (ValueError, OSError, MemoryError) as error:
-                    failed[job.source] = _reason(error, recipe)
+                    failed[job.source] = reason_of(error, recipe)
                 watch(count, len(listing.jobs), "")
                 if interrupted():
                     raise KeyboardInterrupt
@@ -287,19 +258,6 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dic
         typer.echo(f"convforge: interrupted; {done}", err=True)
         raise typer.Exit(130) from stop
     return written, failed
-
-
-def _reason(error: Exception, recipe: Recipe) -> str:
-    from convforge.errors import UnsupportedProblem
-
-    if isinstance(error, UnsupportedProblem):
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in error.reasons.items())
-        return f"--method {recipe.algorithm} cannot filter this image ({reasons})"
-    if isinstance(error, MemoryError):
-        return "there is not enough memory to filter it; take fewer --jobs, or cut it into parts first"
-    if isinstance(error, OSError):
-        return f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
-    return " ".join(str(error).split())
 
 
 def _print_folder(folder: Path, written: dict[Path, Written], seconds: float, shares: Sequence[Share]) -> None:
@@ -311,21 +269,21 @@ def _print_folder(folder: Path, written: dict[Path, Written], seconds: float, sh
     done = written.values()
     pixels_in, pixels_out = sum(one.pixels_in for one in done), sum(one.pixels_out for one in done)
     files_in, files_out = sum(one.file_in for one in done), sum(one.file_out for one in done)
-    methods = [f"{name} ({_count(n, 'image')})" for name, n in Counter(one.method for one in done).most_common()]
+    methods = [f"{name} ({count_of(n, 'image')})" for name, n in Counter(one.method for one in done).most_common()]
     gigabytes = (pixels_in + pixels_out) / 1e9 / seconds
-    _line("method", ", ".join(methods) or "none")
-    _line("pixels", f"{decimal(pixels_in)} in, {decimal(pixels_out)} out")
-    _line("files", f"{decimal(files_in)} in, {decimal(files_out)} out")
-    _line("time", f"{seconds:.3g} s")
-    _line("rate", f"{len(done) / seconds:.3g} images/s, {gigabytes:.3g} GB/s of pixels, in and out")
-    _line("limit", limit_of(shares))
+    line("method", ", ".join(methods) or "none")
+    line("pixels", f"{decimal(pixels_in)} in, {decimal(pixels_out)} out")
+    line("files", f"{decimal(files_in)} in, {decimal(files_out)} out")
+    line("time", f"{seconds:.3g} s")
+    line("rate", f"{len(done) / seconds:.3g} images/s, {gigabytes:.3g} GB/s of pixels, in and out")
+    line("limit", limit_of(shares))
     lost: dict[tuple[str, ...], list[str]] = {}
     for path in sorted(written):
         lost.setdefault(written[path].lost, []).append(str(path.relative_to(folder)))
     for words, names in lost.items():
         if words:
             more = f" and {len(names) - 2} more" if len(names) > 3 else ""
-            _line("not kept", f"{', '.join(words)} of {', '.join(names[:2] if more else names)}{more}")
+            line("not kept", f"{', '.join(words)} of {', '.join(names[:2] if more else names)}{more}")
     typer.echo()
     table = plain_table()
     table.add_column("stage", no_wrap=True)
@@ -334,10 +292,6 @@ def _print_folder(folder: Path, written: dict[Path, Written], seconds: float, sh
     for share in shares:
         table.add_row(share.stage, f"{share.seconds:.3g} s", str(share.threads), f"{share.of_time:.0%}")
     Console(file=sys.stdout, highlight=False).print(table)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # Options, which are checked before any file is read.

@@ -43,7 +43,7 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     temporary = target.with_name(f".convforge-{secrets.token_hex(6)}.tmp")
     try:
         with temporary.open("x+b") as file:  # open() applies the umask, tempfile would not
-            _lock(file)
+            lock(file)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -70,15 +70,15 @@ def sweep(folder: Path) -> None:
             ours = stat.S_ISREG(facts.st_mode) and (sys.platform == "win32" or facts.st_uid == os.geteuid())
             if ours and time.time() - facts.st_mtime > SWEPT_AFTER_SECONDS:
                 with open(entry.path, "rb") as file:
-                    _lock(file, must=True)
+                    lock(file, must=True)
                     if sys.platform != "win32":
                         os.unlink(entry.path)
                 if sys.platform == "win32":
                     os.unlink(entry.path)
 
 
-def _lock(file: BinaryIO, *, must: bool = False) -> None:
-    """Lock an open file until it is closed; raise ``OSError`` for a failure only if `must`."""
+def lock(file: BinaryIO, *, must: bool = False) -> None:
+    """Lock an open file until it is closed, except on Windows; raise ``OSError`` for a failure only if `must`."""
     if sys.platform != "win32":
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

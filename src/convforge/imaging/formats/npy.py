@@ -24,7 +24,7 @@ from convforge.imaging.image import (
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read an image from a .npy file; the header is checked before memory is allocated for pixels."""
     with path.open("rb") as file:
-        shape, dtype = _header(path, file)
+        shape, dtype = read_header(path, file)
         stored = path.stat().st_size - file.tell()
     if not is_sample_dtype(dtype) and dtype.kind != "b":
         raise ImageError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
@@ -49,14 +49,14 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     return image if axes else replace(image, axes=Image.axes)
 
 
-def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Read the shape and the element type, up to the first element of the file."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):  # version 3 is for field names, which images do not have
         raise ImageError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
-        shape, _, dtype = read_header(file)
+        shape, _, dtype = parse(file)
     except ValueError as fault:
         if "dtype descriptor" not in str(fault):
             raise

@@ -163,10 +163,15 @@ class Convolver:
 
     def __call__(self, lane: Lane, image: NDArray[Any], **more: Unpack[FilterOptions]) -> Convolved:
         """Filter an image or a stack of images; errors are those of :func:`convforge.filter`."""
+        with self._lock, self._clock("plan"):
+            options: FilterOptions = {**self._options, **more}
+            plan, x, w = plan_filter(image, self._taps, device=self._device, **options)
+        return self.run(lane, plan, x, w)
+
+    def run(self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any]) -> Convolved:
+        """Run a plan on x (T, H, W, C) with weights w, which are prepared once for each plan."""
         with self._lock:  # without the lock two lanes would compile the same kernel
             with self._clock("plan"):
-                options: FilterOptions = {**self._options, **more}
-                plan, x, w = plan_filter(image, self._taps, device=self._device, **options)
                 prepared = self._prepare(plan, w)
             self._compile(lane, plan, x, w)
         return Convolved(lane(plan, x, prepared, self._clock), plan, prepared)

@@ -14,7 +14,7 @@ from convforge.imaging.files import check_writable, read_image
 from convforge.imaging.filtering import FilterOptions, filter_problem
 from convforge.imaging.image import MAX_PIXELS, Array, Image, ImageError
 from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of
-from convforge.problem import DTYPES
+from convforge.problem import DTYPES, Conv2dProblem
 from convforge.problem.types import ADDED, is_integer
 
 # float64 represents all whole numbers up to this one.
@@ -102,12 +102,23 @@ class Recipe:
 
     def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
         """Return the filtered image: apply magnitude, scale and rounding if the convolution has not."""
-        dtype = self.dtype(image)
-        if not self._is_direct(dtype):
-            with clock("convert"):
-                sums = to_dtype(sums, dtype, scale=self.scale, absolute=self.magnitude)
+        sums = self.samples(sums, self.dtype(image), clock)
         pixels = sums if image.pages else sums[0]
         return image.filtered(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, stride=self.stride)
+
+    def samples(self, sums: Array, dtype: np.dtype[Any], clock: Clock) -> Array:
+        """Return a convolution's result as samples of the result: magnitude, scale and rounding if they are left."""
+        if self._is_direct(dtype):
+            return sums
+        with clock("convert"):
+            return to_dtype(sums, dtype, scale=self.scale, absolute=self.magnitude)
+
+    def problem(self, stack: Array, dtype: np.dtype[Any]) -> tuple[Conv2dProblem, Array]:
+        """Return the problem of a stack (T, H, W, C) whose result has this sample type, and the weights."""
+        out_dtype = dtype if self._is_direct(dtype) else self._sums_dtype(stack)
+        options: FilterOptions = {**self._options, "out_dtype": out_dtype}
+        problem, _, weights = filter_problem(stack, self.taps, **options)
+        return problem, weights
 
     def __call__(self, image: Image, clock: Clock) -> tuple[Image, Convolved]:
         stack = self.stack(image, clock)

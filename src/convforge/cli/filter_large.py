@@ -1,0 +1,85 @@
+"""`convforge filter` of an image in units: the plan before it starts, a progress bar, the rate."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method
+from convforge.cli.output import progress
+from convforge.imaging.image import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from convforge.imaging.kernels import Kernel
+    from convforge.imaging.pipeline.recipe import Recipe
+    from convforge.imaging.windowed import Layout
+
+
+def is_large(source: Path, target: Path, memory: str | None, max_pixels: int) -> bool:
+    """True if an image is filtered in units: if --memory says so, for Zarr, and for .npy beyond the default limit."""
+    suffixes = {source.suffix.lower(), target.suffix.lower()}
+    if memory is not None or ".zarr" in suffixes:
+        return True
+    from convforge.imaging.windowed import format_of, open_windows
+
+    if source.is_dir():
+        return format_of(source) is not None
+    if suffixes != {".npy"} or max_pixels < MAX_PIXELS or not source.exists():
+        return False
+    try:
+        return prod(open_windows(source).layout.shape) > max_pixels
+    except ValueError:  # reported where the image is read
+        return False
+
+
+def filter_large(
+    source: Path, target: Path, kernel: Kernel, recipe: Recipe, *, memory: int | None, jobs: int | None
+) -> None:
+    from rich.filesize import decimal
+
+    from convforge.imaging.pipeline.heap import return_large_blocks
+    from convforge.imaging.pipeline.large import LargeFilter
+    from convforge.imaging.replacing import interrupts
+
+    return_large_blocks()
+    guarded = partial(failing, source, recipe)
+    with guarded():
+        run = LargeFilter(source, target, recipe, memory=memory, workers=jobs)
+        before = len(run.finished())
+    division, done = run.division, f"; {before} of them were finished before" if before else ""
+    line("in", f"{source}: {_layout(run.reader.layout)}")
+    line("out", f"{target}: {_layout(run.result)}")
+    line("kernel", kernel_text(kernel, recipe))
+    print_method(run.plan, recipe)
+    line("units", f"{len(division)} of {' x '.join(map(str, division.unit))} samples ({division.letters_out}){done}")
+    line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {count_of(run.most, 'unit')} in work")
+    sys.stdout.flush()
+    try:
+        with interrupts(), progress(measuring=False) as watch, guarded():
+            outcome = run(watch)
+    except KeyboardInterrupt as stop:
+        finished = f"{len(run.finished())} of {count_of(len(division), 'unit')} are finished"
+        rest = f"{target} was not written, {finished}; the same command does the rest"
+        typer.echo(f"convforge: interrupted; {rest}", err=True)
+        raise typer.Exit(130) from stop
+    line("done", f"{count_of(outcome.units, 'unit')} in {outcome.seconds:.3g} s")
+    if outcome.units:
+        line("rate", f"{outcome.rate.bytes_per_second / 1e9:.3g} GB/s of samples, in and out")
+        line("limit", f"{outcome.rate.slowest}: the stage whose threads are busiest")
+    if outcome.lost:
+        typer.echo(f"convforge: {target}: not kept: {', '.join(outcome.lost)}", err=True)
+
+
+def _layout(layout: Layout) -> str:
+    from rich.filesize import decimal
+
+    text = f"{' x '.join(map(str, layout.shape))} {layout.dtype}, {decimal(layout.nbytes)}"
+    if layout.chunks is None:
+        return text
+    text += f", chunks {' x '.join(map(str, layout.chunks))}"
+    return text if layout.shards in (None, layout.chunks) else f"{text}, shards {' x '.join(map(str, layout.shards))}"
