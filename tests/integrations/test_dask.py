@@ -80,7 +80,6 @@ def test_chunks_may_be_smaller_than_the_halo(border: str, chunks: Any) -> None:
     check_filter(NOISE[:7, :9], chunks, "gaussian:13:3", border=border, stride=4)  # wider than the image
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("algorithm", ["auto", "direct_naive", "direct_rows", "separable", "depthwise"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int8", "uint16", "int16", "int32", "float16", "float64"])
 @pytest.mark.thorough
