@@ -96,15 +96,13 @@ class LargeFilter(LargePlan):
                     remove(incomplete)
                     journal.remove()
                 raise
+            writer.finish()
             publish(incomplete, self.place)
             journal.remove()
         finally:
             journal.close()
-        lost = bool(self.reader.attributes) and not (
-            self.format.keeps_attributes and self.result.shape == self.reader.layout.shape
-        )
         done = len(self.division) - resumed
-        return Outcome(done, resumed, perf_counter() - begin, rate, ("attributes",) if lost else ())
+        return Outcome(done, resumed, perf_counter() - begin, rate, self.format.lost(self.reader, self.result))
 
     def finished(self) -> frozenset[int]:
         """Return the units that an earlier run has finished; its division becomes that of this run."""
@@ -153,7 +151,7 @@ class LargeFilter(LargePlan):
     def _writer(self, incomplete: Path, journal: Journal) -> WindowWriter:
         """Return the writer of the incomplete result: that of the earlier run, or a new one."""
         if journal.finished:
-            writer = self.format.reopen(incomplete)
+            writer = self.format.reopen(incomplete, self.result, self.reader)
             if (writer.layout.shape, writer.layout.dtype) != (self.result.shape, self.result.dtype):
                 raise ImageError(f"{incomplete}: is of another result; remove it and {journal.path} to begin anew")
             return writer

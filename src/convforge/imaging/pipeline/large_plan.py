@@ -17,7 +17,7 @@ from convforge.imaging.pipeline.flow import in_flight
 from convforge.imaging.pipeline.lanes import LANES, memory_share
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
 from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of, decoded
-from convforge.imaging.windowed import format_of, open_windows
+from convforge.imaging.windowed import format_of, known_suffixes, open_windows
 from convforge.imaging.windowed.result import check_places, letters_of, result_layout
 
 
@@ -61,8 +61,8 @@ class LargePlan:
         self.workers = workers or max(runtime_of("cpu").facts.cores, 2)
         self.runtime = runtime_of(recipe.device)
         kind = format_of(target)
-        if kind is None or kind.suffix != target.suffix.lower():
-            raise ImageError(f"{target}: is not written in windows; write .zarr or .npy")
+        if kind is None or target.suffix.lower() not in kind.suffixes:
+            raise ImageError(f"{target}: is not written in windows; write {known_suffixes()}")
         self.format = kind
         self.place = Path(os.path.realpath(target))  # the target of a symbolic link is replaced, not the link
         check_places(source, target)

@@ -10,27 +10,57 @@ from pathlib import Path
 
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed import npy, zarr
-from convforge.imaging.windowed.contract import Layout, Region, WindowFormat, WindowReader, WindowWriter
+from convforge.imaging.windowed.contract import (
+    Layout,
+    Place,
+    Region,
+    Url,
+    WindowFormat,
+    WindowReader,
+    WindowWriter,
+    local,
+    place_of,
+)
 
-__all__ = ["FORMATS", "Layout", "Region", "WindowFormat", "WindowReader", "WindowWriter", "format_of", "open_windows"]
+__all__ = [
+    "FORMATS",
+    "Layout",
+    "Place",
+    "Region",
+    "Url",
+    "WindowFormat",
+    "WindowReader",
+    "WindowWriter",
+    "format_of",
+    "known_suffixes",
+    "local",
+    "open_windows",
+    "place_of",
+]
 
 FORMATS = (zarr.FORMAT, npy.FORMAT)
 
 
-def format_of(path: Path) -> WindowFormat | None:
-    """Return the format that a file's suffix names, or None; a Zarr array inside a group needs no suffix."""
+def known_suffixes() -> str:
+    return " or ".join(suffix for kind in FORMATS for suffix in kind.suffixes)
+
+
+def format_of(place: Place) -> WindowFormat | None:
+    """Return the format that a suffix names, or None; a local Zarr array inside a group needs no suffix."""
     for kind in FORMATS:
-        if path.suffix.lower() == kind.suffix:
+        if place.suffix.lower() in kind.suffixes:
             return kind
-    return zarr.FORMAT if zarr.is_zarr(path) else None
+    return zarr.FORMAT if isinstance(place, Path) and zarr.is_zarr(place) else None
 
 
-def open_windows(path: Path) -> WindowReader:
+def open_windows(place: Place) -> WindowReader:
     """Open an array for reading in windows; ``ImageError`` if the file is missing, damaged or of another format."""
-    kind = format_of(path)
+    kind = format_of(place)
     if kind is None:
-        known = " or ".join(kind.suffix for kind in FORMATS)
-        raise ImageError(f"{path}: cannot be read in windows; convert it to {known}")
-    if not path.exists():
-        raise ImageError(f"{path}: no such file; check the name and the folder")
-    return kind.open(path)
+        raise ImageError(f"{place}: cannot be read in windows; convert it to {known_suffixes()}")
+    if isinstance(place, Path) and not place.exists():
+        raise ImageError(f"{place}: no such file; check the name and the folder")
+    if isinstance(place, Url) and place.scheme not in kind.schemes:
+        known = ", ".join(sorted(kind.schemes)) or "none"
+        raise ImageError(f"{place}: {kind.name} is not read from {place.scheme}:// (schemes that are: {known})")
+    return kind.open(place)

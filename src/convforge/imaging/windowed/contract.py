@@ -1,18 +1,68 @@
-"""Contract of the formats that are read and written in windows: a layout, a reader, a writer."""
+"""Contract of the formats that are read and written in windows: a place, a layout, a reader, a writer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
 
-from convforge.imaging.image import Array
+from convforge.imaging.image import Array, ImageError
 
 Region = tuple[slice, ...]
 """A window of an array: one slice for each axis, with start and stop, without step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """The address of a file or an array that is not on a local disk, such as s3://bucket/cells.zarr."""
+
+    text: str
+
+    @property
+    def scheme(self) -> str:
+        return self.text.partition("://")[0].lower()
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.text.partition("?")[0]).name
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.name).suffix
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Place = Path | Url
+
+
+def place_of(text: str | Place) -> Place:
+    """Return a local path, or the URL that a text spells; `file://` is a local path.
+
+    Examples
+    --------
+    >>> place_of("s3://bucket/cells.zarr").suffix
+    '.zarr'
+    >>> place_of("file:///data/cells.zarr")
+    PosixPath('/data/cells.zarr')
+    """
+    if isinstance(text, Url | Path):
+        return text
+    if text.startswith("file://"):
+        return Path(text.removeprefix("file://"))
+    return Url(text) if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", text) else Path(text)
+
+
+def local(place: Place) -> Path:
+    """Return a local path; ``ImageError`` for a URL."""
+    if isinstance(place, Url):
+        raise ImageError(f"{place}: this format is read and written on a local disk only; copy the file there first")
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +79,10 @@ class Layout:
     axes: str = ""
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
+    levels: tuple[tuple[int, ...], ...] = ()  # shapes of the reduced copies (the pyramid), largest first
+    spacing: tuple[float | None, ...] = ()  # distance of the samples along each axis in micrometres; () is unknown
+    channels: tuple[str, ...] = ()  # names of the channels; () is unknown
+    alpha: bool = False  # the last band is opacity, which no filter changes
 
     @property
     def nbytes(self) -> int:
@@ -39,7 +93,7 @@ class WindowReader(Protocol):
     """An array in a file, read window by window from several threads."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Place: ...
 
     @property
     def layout(self) -> Layout: ...
@@ -61,8 +115,25 @@ class WindowWriter(Protocol):
     @property
     def layout(self) -> Layout: ...
 
+    @property
+    def levels(self) -> Sequence[WindowWriter]:
+        """The reduced copies, largest first, as the layout lists them; each is written in windows too."""
+
     def write(self, region: Region, array: Array) -> None:
         """Write a window of whole shards. When this returns, it is on the disk; ``ImageError`` if it fails."""
+
+    def read(self, region: Region) -> Array:
+        """Return a window that was written before, as :meth:`WindowReader.read` does: reduced copies are made of it."""
+
+    def finish(self) -> None:
+        """Complete the result after the last window. Until then an object store shows no array."""
+
+
+def no_metadata(source: WindowReader, layout: Layout) -> tuple[str, ...]:
+    """Return what of a source a format without metadata loses."""
+    lost = ("attributes",) if source.attributes else ()
+    lost += ("reduced copies (the pyramid)",) if source.layout.levels and not layout.levels else ()
+    return lost + (("spacing",) if any(layout.spacing) else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +143,17 @@ class WindowFormat:
     `arranged` returns a layout with the shards that this format gives it. `create` makes an empty array of such a
     layout, with the compression and the attributes of the source as far as it can, and returns its writer; `reopen`
     returns the writer of such an array again. `is_own` is true for a path that holds an array of this format, which a
-    result may replace.
+    result may replace. `lost` names what of a source a result of this layout does not keep.
     """
 
     name: str
-    suffix: str
+    suffixes: tuple[str, ...]
     is_own: Callable[[Path], bool]
-    open: Callable[[Path], WindowReader]
+    open: Callable[[Place], WindowReader]
     arranged: Callable[[Layout], Layout]
-    create: Callable[[Path, Layout, WindowReader], WindowWriter]
-    reopen: Callable[[Path], WindowWriter]
-    keeps_attributes: bool
+    create: Callable[[Place, Layout, WindowReader], WindowWriter]
+    reopen: Callable[[Place, Layout, WindowReader], WindowWriter]
+    lost: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=no_metadata)
+    schemes: frozenset[str] = frozenset()  # of URLs that it reads
+    written_schemes: frozenset[str] = frozenset()  # of URLs that it writes
+    notes: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=lambda source, layout: ())  # said at once

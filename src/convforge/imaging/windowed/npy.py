@@ -16,7 +16,7 @@ import numpy as np
 
 from convforge.imaging.formats.npy import read_header
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
-from convforge.imaging.windowed.contract import Layout, Region, WindowFormat, WindowReader
+from convforge.imaging.windowed.contract import Layout, Place, Region, WindowFormat, WindowReader, WindowWriter, local
 
 
 class NpyReader:
@@ -62,6 +62,7 @@ class NpyWriter:
         shape, dtype, self._start = _header(path)
         self._path = path
         self.layout = Layout(shape, dtype)
+        self.levels: tuple[WindowWriter, ...] = ()
 
     def write(self, region: Region, array: Array) -> None:
         shape, size = self.layout.shape, self.layout.dtype.itemsize
@@ -84,16 +85,23 @@ class NpyWriter:
         except OSError as error:
             raise ImageError(f"{self._path}: cannot be written ({error.strerror or error})") from error
 
+    def read(self, region: Region) -> Array:
+        return NpyReader(self._path).read(region)
+
+    def finish(self) -> None:
+        pass
+
 
 def arranged(layout: Layout) -> Layout:
     """Return a layout whose shards are the source's chunks, or else rows of one plane: any window can be written."""
     at = layout.axes.index("X")
     rows = tuple(size if axis >= at else 1 for axis, size in enumerate(layout.shape))
-    return replace(layout, chunks=None, shards=layout.chunks or rows)
+    return replace(layout, chunks=None, shards=layout.chunks or rows, levels=())
 
 
-def create(path: Path, layout: Layout, source: WindowReader) -> NpyWriter:
+def create(place: Place, layout: Layout, source: WindowReader) -> NpyWriter:
     """Make a file of the full size, which takes no space until it is written; refuse if the disk has too little."""
+    path = local(place)
     try:
         free = shutil.disk_usage(path.parent).free
         if layout.nbytes > free:
@@ -121,4 +129,7 @@ def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         raise ImageError(f"{path}: truncated or damaged .npy ({fault}); get it again from its source") from error
 
 
-FORMAT = WindowFormat(".npy", ".npy", Path.is_file, NpyReader, arranged, create, NpyWriter, keeps_attributes=False)
+FORMAT = WindowFormat(
+    ".npy", (".npy",), Path.is_file, lambda place: NpyReader(local(place)), arranged, create,
+    lambda place, layout, source: NpyWriter(local(place)),
+)  # fmt: skip

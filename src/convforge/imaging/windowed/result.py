@@ -13,10 +13,10 @@ import numpy as np
 
 from convforge.imaging.axes import Axes, check_clear
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed.contract import Layout
+from convforge.imaging.windowed.contract import Layout, Place
 
 
-def letters_of(path: Path, layout: Layout, named: str | None) -> str:
+def letters_of(path: Place, layout: Layout, named: str | None) -> str:
     """Return a letter for each axis: those the user names, else those the file names, else by a clear shape."""
     try:
         if len(layout.shape) < 2:
@@ -58,7 +58,7 @@ def result_layout(
             result[axes.bands] = bands
     kept = [at for at, letter in enumerate(letters) if letter in result]
     grid = [None if part is None else tuple(part[at] for at in kept) for part in (source.chunks, source.shards)]
-    return Layout(tuple(result.values()), dtype, "".join(result), *grid)
+    return Layout(tuple(result.values()), dtype, "".join(result), chunks=grid[0], shards=grid[1])
 
 
 def check_places(source: Path, target: Path) -> None:

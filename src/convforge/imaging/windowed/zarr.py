@@ -20,7 +20,16 @@ import numpy as np
 
 from convforge.imaging.axes import LETTERS
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
-from convforge.imaging.windowed.contract import Layout, Region, WindowFormat, WindowReader
+from convforge.imaging.windowed.contract import (
+    Layout,
+    Place,
+    Region,
+    WindowFormat,
+    WindowReader,
+    WindowWriter,
+    local,
+    no_metadata,
+)
 
 # Grid of a new array whose source has none: shards of 2048 x 2048 pixels, in chunks of 256 x 256.
 CHUNK, SHARD = 256, 2048
@@ -115,6 +124,7 @@ class ZarrWriter(_Store):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, write=True)
+        self.levels: tuple[WindowWriter, ...] = ()
 
     def write(self, region: Region, array: Array) -> None:
         try:
@@ -122,9 +132,16 @@ class ZarrWriter(_Store):
         except Exception as error:
             raise ImageError(f"{self.path}: cannot be written ({_fault(error)})") from error
 
+    def read(self, region: Region) -> Array:
+        return ZarrReader(self.path).read(region)
+
+    def finish(self) -> None:
+        pass
+
 
 def arranged(layout: Layout) -> Layout:
     """Return a layout with a grid: the source's, or else squares of one plane with all bands."""
+    layout = replace(layout, levels=())
     if layout.chunks is not None:
         return layout
     chunks, shards = [], []
@@ -135,13 +152,13 @@ def arranged(layout: Layout) -> Layout:
     return replace(layout, chunks=tuple(chunks), shards=tuple(shards))
 
 
-def create(path: Path, layout: Layout, source: WindowReader) -> ZarrWriter:
+def create(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
     """Make an empty array with the grid of the layout, and version, compression and attributes of a Zarr source.
 
     A source of the same sample type and number of axes passes on its codecs unchanged. Attributes are copied if the
     shape is the same, because they may describe it.
     """
-    known = source if isinstance(source, ZarrReader) else None
+    path, known = local(place), source if isinstance(source, ZarrReader) else None
     attributes = source.attributes if layout.shape == source.layout.shape else {}
     attributes = {name: value for name, value in attributes.items() if name != ARRAY_DIMENSIONS}
     names = [letter.lower() for letter in layout.axes]
@@ -234,4 +251,11 @@ def _fault(error: Exception) -> str:
     return re.sub(r" \[[a-z_]+='.*", "", text)
 
 
-FORMAT = WindowFormat("Zarr", ".zarr", is_array, ZarrReader, arranged, create, ZarrWriter, keeps_attributes=True)
+def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
+    return no_metadata(source, layout) if layout.shape != source.layout.shape else ()
+
+
+FORMAT = WindowFormat(
+    "Zarr", (".zarr",), is_array, lambda place: ZarrReader(local(place)), arranged, create,
+    lambda place, layout, source: ZarrWriter(local(place)), lost,
+)  # fmt: skip
