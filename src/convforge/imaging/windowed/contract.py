@@ -131,7 +131,7 @@ class WindowWriter(Protocol):
 
 def no_metadata(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     """Return what of a source a format without metadata loses."""
-    lost = ("attributes",) if source.attributes else ()
+    lost: tuple[str, ...] = ("attributes",) if source.attributes else ()
     lost += ("reduced copies (the pyramid)",) if source.layout.levels and not layout.levels else ()
     return lost + (("spacing",) if any(layout.spacing) else ())
 
