@@ -100,11 +100,14 @@ def factors_of(letters: str, larger: tuple[int, ...], smaller: tuple[int, ...]) 
     >>> factors_of("CYX", (3, 2001, 1000), (3, 1001, 500)), factors_of("YX", (100, 100), (70, 70))
     ((1, 2, 2), None)
     """
-    factors = tuple(max(round(had / has), 1) for had, has in zip(larger, smaller, strict=True))
-    for letter, had, has, by in zip(letters, larger, smaller, factors, strict=True):
-        if has not in (max(had // by, 1), -(-had // by)) or (by > 1 and letter not in "ZYX"):
+    factors = []
+    for letter, had, has in zip(letters, larger, smaller, strict=True):
+        near = (had // has, -(-had // has)) if 0 < has <= had else ()
+        by = next((by for by in near if has in (max(had // by, 1), -(-had // by))), 0)
+        if not by or (by > 1 and letter not in "ZYX"):
             return None
-    return factors
+        factors.append(by)
+    return tuple(factors)
 
 
 def check_places(source: Place, target: Place) -> None:
