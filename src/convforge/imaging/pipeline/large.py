@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
@@ -21,13 +21,14 @@ from convforge.call.arguments import IntPair, check_word, pair, refuse_others, w
 from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, kernel_array
 from convforge.imaging.image import Array, ImageError
+from convforge.imaging.kernels import load_kernel, needs_spacing
 from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.heap import trim
 from convforge.imaging.pipeline.journal import Journal
 from convforge.imaging.pipeline.lanes import Clock, Lane
-from convforge.imaging.pipeline.large_plan import LargePlan
+from convforge.imaging.pipeline.large_plan import LargePlan, spacing_of
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
-from convforge.imaging.pipeline.recipe import Recipe
+from convforge.imaging.pipeline.recipe import Depth, Recipe
 from convforge.imaging.windowed import Url, Windows, WindowWriter
 from convforge.imaging.windowed.result import publish, remove
 from convforge.problem import padding_mode_of
@@ -221,6 +222,17 @@ def _version() -> str:
         return "unknown"
 
 
+def _kernel_for(
+    kernel: Any, source: str, axes: str | None, spacing: Mapping[str, float] | None
+) -> tuple[Array, Depth | None]:
+    """Return the kernel of planes and along Z; sigma in a unit of length needs the spacing of the file."""
+    if not isinstance(kernel, str):
+        return kernel_array(kernel), None
+    known: dict[str, float | None] = {**spacing_of(source, axes), **(spacing or {})} if needs_spacing(kernel) else {}
+    loaded = load_kernel(kernel, known)
+    return loaded.values, None if loaded.depth is None else Depth.centred(loaded.depth.tolist())
+
+
 def filter_large(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -234,6 +246,7 @@ def filter_large(
     device: str | None = None,
     algorithm: str = "auto",
     axes: str | None = None,
+    spacing: Mapping[str, float] | None = None,
     memory: int | None = None,
     workers: int | None = None,
     watch: Watch | None = None,
@@ -248,6 +261,11 @@ def filter_large(
         is written beside it, to a name that ends in `.incomplete`, with a journal that ends in `.journal`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm, axes
         As in :func:`convforge.filter`; without `axes`, those that the file names, or those that follow from its shape.
+        The device "cuda" stands for all GPUs of the machine. A kernel such as "gaussian:2,0.5,0.5um" (sigma along Z, Y
+        and X) needs the spacing of the samples.
+    spacing : mapping, optional
+        Distance of the samples in micrometres by the letter of the axis, such as {"Z": 2, "Y": 0.5, "X": 0.5}; by
+        default as the file says.
     memory : int, optional
         Limit in bytes of all parts of the image in work; by default a quarter of the machine's memory.
     workers : int, optional
@@ -284,8 +302,9 @@ def filter_large(
     if axes is not None:
         check_word(axes, "axes")
     check_word(channels, "channels")
+    taps, depth = _kernel_for(kernel, os.fspath(source), axes, spacing)
     recipe = Recipe(
-        taps=kernel_array(kernel), channels=channels, border=padding_mode_of(border, "border"), cval=cval,
+        taps=taps, depth=depth, channels=channels, border=padding_mode_of(border, "border"), cval=cval,
         stride=pair(stride, "stride"), device=device or "cpu", algorithm=algorithm,
         out_dtype=None if out_dtype is None else np.dtype(out_dtype), magnitude=False, scale=1.0, gray=False,
         axes=None if axes is None else Axes(axes.upper()).letters,

@@ -150,6 +150,13 @@ class LargePlan:
         return passes
 
 
+def spacing_of(source: str | Place, axes: str | None) -> dict[str, float | None]:
+    """Return the distance of a file's samples in micrometres by the letter of the axis, as far as it is known."""
+    reader = open_windows(place_of(source))
+    letters = letters_of(reader.path, reader.layout, axes)
+    return dict(zip(letters, reader.layout.spacing, strict=False))
+
+
 def _bands_of_result(recipe: Recipe, source: Layout, letters: str) -> int:
     """Return the number of the result's bands, with alpha."""
     alpha = int(source.alpha)

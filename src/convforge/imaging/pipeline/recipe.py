@@ -15,6 +15,7 @@ from convforge.imaging.files import check_writable, read_image
 from convforge.imaging.filtering import FilterOptions, filter_problem
 from convforge.imaging.image import MAX_PIXELS, Array, Image, ImageError
 from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of
+from convforge.imaging.volumes import depth_sums
 from convforge.problem import DTYPES, Conv2dProblem
 from convforge.problem.types import ADDED, is_integer
 
@@ -135,7 +136,7 @@ class Recipe:
     def problem(self, stack: Array, dtype: np.dtype[Any]) -> tuple[Conv2dProblem, Array]:
         """Return the problem of a stack (T, H, W, C) whose result has this sample type, and the weights."""
         if self.depth is not None:  # planes are summed in floats, which the filter along Z reads
-            out_dtype = np.dtype(np.float64 if stack.dtype.itemsize > 2 and stack.dtype != np.float32 else np.float32)
+            out_dtype = depth_sums(stack.dtype)
         else:
             out_dtype = self.computed_dtype(stack, dtype)
         options: FilterOptions = {**self._options, "out_dtype": out_dtype}
