@@ -47,6 +47,14 @@ class SyntheticReader:
         at = np.ix_(np.arange(rows.start, rows.stop) % PERIOD, np.arange(columns.start, columns.stop) % PERIOD)
         return np.asarray(self._pattern[at])
 
+    def read_into(self, region: Region, out: Array) -> None:
+        rows, columns = region
+        top, left = rows.start % PERIOD, columns.start % PERIOD
+        height, width = rows.stop - rows.start, columns.stop - columns.start
+        out[...] = (
+            self._pattern[top : top + height, left : left + width] if max(out.shape) <= PERIOD else self.read(region)
+        )
+
     def fingerprint(self) -> str:
         return "synthetic"
 
@@ -64,7 +72,7 @@ class Dropped:
     def write(self, region: Region, array: Array) -> None:
         with self._turn:
             if len(self.kept) < self.keeps:
-                self.kept[tuple((part.start, part.stop) for part in region)] = array
+                self.kept[tuple((part.start, part.stop) for part in region)] = np.array(array)
 
     def read(self, region: Region) -> Array:
         return self.kept[tuple((part.start, part.stop) for part in region)]

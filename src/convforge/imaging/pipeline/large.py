@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Never
 import numpy as np
 
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others, whole_number
+from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, kernel_array
 from convforge.imaging.image import Array, ImageError
@@ -25,7 +26,7 @@ from convforge.imaging.kernels import load_kernel, needs_spacing
 from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.heap import trim
 from convforge.imaging.pipeline.journal import Journal
-from convforge.imaging.pipeline.lanes import Clock, Lane
+from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
 from convforge.imaging.pipeline.large_plan import LargePlan, spacing_of
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
 from convforge.imaging.pipeline.recipe import Depth, Recipe
@@ -181,20 +182,21 @@ class LargeFilter(LargePlan):
         """Compute the units of a pass that are left; yield the bytes in and out of each. Its first unit is `first`."""
         convolvers = {device: step.recipe.convolver(clock, device) for device in self.devices}
         share = step.source.nbytes // len(step.division)
+        ring = HostRing(runtime_of(self.devices[0]), step.buffer_bytes)
 
         def load(number: int) -> Loaded:
             try:
-                return step.load(reader, number, clock)
+                return step.load(reader, number, ring, clock)
             except ImageError as error:
                 named = str(error).startswith(str(self.source))
                 raise error if named else ImageError(f"{self.source}: {error}") from error
 
         def compute(lane: tuple[str, Lane], loaded: Loaded) -> Computed:
             device, own = lane
-            return step.compute(own, device, convolvers[device], loaded)
+            return step.compute(own, device, convolvers[device], loaded, ring)
 
         def store(computed: Computed) -> int:
-            nbytes = step.store(writer, computed, clock)
+            nbytes = step.store(writer, computed, ring, clock)
             journal.record(first + computed.number)
             trim()
             return nbytes

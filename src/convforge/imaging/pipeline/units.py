@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import Array
 from convforge.imaging.pipeline.recipe import Depth
-from convforge.imaging.windowed import Layout, Region, Windows
+from convforge.imaging.windowed import Layout, Region, Windows, read_into
 from convforge.problem import Conv2dProblem
 from convforge.problem.borders import border_indices
 
@@ -157,6 +157,31 @@ class Window:
         """Return the pixels (T, h, w, B) that the window reads, each once, as :meth:`padded` expects them."""
         array = self._joined(reader, dict(self.region), [letter for letter in self.letters if letter in self.indices])
         return np.ascontiguousarray(Axes(self.letters).stack(array))
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the window is one region of the source without the border's pixels, with the axes of a stack."""
+        axes = Axes(self.letters)
+        return self.letters == f"{axes.pages}YX{axes.bands}" and all(
+            indices[0] >= 0 and (np.diff(indices) == 1).all() for indices in self.indices.values()
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape (T, H, W, B) of :meth:`padded`."""
+        axes, sizes = Axes(self.letters), {letter: part.stop - part.start for letter, part in self.region.items()}
+        sizes |= {letter: indices.size for letter, indices in self.indices.items()}
+        return math.prod(sizes[letter] for letter in axes.pages), sizes["Y"], sizes["X"], sizes.get(axes.bands, 1)
+
+    def read_plain(self, reader: Windows, out: Array) -> None:
+        """Read a plain window into an array of :attr:`shape`."""
+        region = {
+            letter: slice(int(self.indices[letter][0]), int(self.indices[letter][-1]) + 1)
+            if letter in self.indices
+            else part
+            for letter, part in self.region.items()
+        }
+        read_into(reader, tuple(region.values()), out.reshape([part.stop - part.start for part in region.values()]))
 
     def _joined(self, reader: Windows, region: dict[str, slice], axes: list[str]) -> Array:
         """Read every run of indices along the first of the axes, and join them."""

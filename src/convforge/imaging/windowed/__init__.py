@@ -22,6 +22,7 @@ from convforge.imaging.windowed.contract import (
     WindowWriter,
     local,
     place_of,
+    read_into,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "local",
     "open_windows",
     "place_of",
+    "read_into",
 ]
 
 FORMATS = (zarr.FORMAT, npy.FORMAT)

@@ -96,6 +96,15 @@ class Windows(Protocol):
         """Return a window as a new C-contiguous array in native byte order; ``ImageError`` if it cannot be read."""
 
 
+def read_into(source: Windows, region: Region, out: Array) -> None:
+    """Read a window into an array of its shape and type: directly, if the source has a method `read_into`."""
+    direct = getattr(source, "read_into", None)
+    if direct is None:
+        np.copyto(out, source.read(region))
+    else:
+        direct(region, out)
+
+
 class WindowReader(Windows, Protocol):
     """An array in a file."""
 

@@ -57,7 +57,9 @@ def result_layout(
     sizes = axes.sizes(source.shape)
     result = sizes | {"Y": -(-sizes["Y"] // step_y), "X": -(-sizes["X"] // step_x)}
     if axes.bands:
-        if (named and sizes[axes.bands] != bands) or (not named and bands == 1 and not axes.pages):
+        if source.alpha:
+            result[axes.bands] = bands
+        elif (named and sizes[axes.bands] != bands) or (not named and bands == 1 and not axes.pages):
             del result[axes.bands]
         else:
             result[axes.bands] = bands
