@@ -21,7 +21,7 @@ from convforge.imaging.pipeline.large import LargeFilter, Outcome
 from convforge.imaging.pipeline.recipe import Recipe
 from convforge.imaging.windowed import Layout, Place, Region, Url, WindowFormat, WindowReader
 
-PERIOD = 4096  # pixels; windows of up to this size are one copy
+PERIOD, REPEATS = 2048, 4  # pixels; windows of up to (REPEATS - 1) periods are one copy
 SHARD = 2048
 BORDER = "reflect"
 
@@ -36,24 +36,21 @@ class SyntheticReader:
             square = random.random((PERIOD, PERIOD)).astype(layout.dtype)
         else:
             square = random.integers(0, np.iinfo(layout.dtype).max, (PERIOD, PERIOD), layout.dtype, endpoint=True)
-        self._pattern = np.tile(square, (2, 2))
+        self._pattern = np.tile(square, (REPEATS, REPEATS))
 
     def read(self, region: Region) -> Array:
-        rows, columns = region
-        top, left = rows.start % PERIOD, columns.start % PERIOD
-        height, width = rows.stop - rows.start, columns.stop - columns.start
-        if max(height, width) <= PERIOD:
-            return np.array(self._pattern[top : top + height, left : left + width])
-        at = np.ix_(np.arange(rows.start, rows.stop) % PERIOD, np.arange(columns.start, columns.stop) % PERIOD)
-        return np.asarray(self._pattern[at])
+        out = np.empty([part.stop - part.start for part in region], self.layout.dtype)
+        self.read_into(region, out)
+        return out
 
     def read_into(self, region: Region, out: Array) -> None:
         rows, columns = region
-        top, left = rows.start % PERIOD, columns.start % PERIOD
-        height, width = rows.stop - rows.start, columns.stop - columns.start
-        out[...] = (
-            self._pattern[top : top + height, left : left + width] if max(out.shape) <= PERIOD else self.read(region)
-        )
+        height, width = out.shape
+        if max(height, width) <= (REPEATS - 1) * PERIOD:
+            top, left = rows.start % PERIOD, columns.start % PERIOD
+            out[...] = self._pattern[top : top + height, left : left + width]
+        else:
+            out[...] = self._pattern[np.ix_(*(np.arange(part.start, part.stop) % PERIOD for part in region))]
 
     def fingerprint(self) -> str:
         return "synthetic"
