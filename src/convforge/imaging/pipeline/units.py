@@ -227,7 +227,7 @@ def _spread(array: Array, axis: int, indices: NDArray[np.int64], outside: float)
     first, last = max(zip(starts, ends, strict=True), key=lambda run: (indices[run[0]] >= 0) * (run[1] - run[0]))
     rest = np.r_[0:first, last : indices.size]
     before = (slice(None),) * axis
-    out = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
+    out: Any = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
     out[(*before, slice(first, last))] = array[(*before, slice(at[first], at[first] + last - first))]
     out[(*before, rest)] = np.take(array, at[rest], axis=axis)
     out[(*before, indices < 0)] = outside
