@@ -226,8 +226,8 @@ def _spread(array: Array, axis: int, indices: NDArray[np.int64], outside: float)
     ends = np.append(starts[1:], indices.size)
     first, last = max(zip(starts, ends, strict=True), key=lambda run: (indices[run[0]] >= 0) * (run[1] - run[0]))
     rest = np.r_[0:first, last : indices.size]
-    before = (slice(None),) * axis
-    out: Any = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
+    before: tuple[Any, ...] = (slice(None),) * axis
+    out: Array = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
     out[(*before, slice(first, last))] = array[(*before, slice(at[first], at[first] + last - first))]
     out[(*before, rest)] = np.take(array, at[rest], axis=axis)
     out[(*before, indices < 0)] = outside
