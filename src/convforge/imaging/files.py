@@ -138,6 +138,15 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
         ) from error
 
 
+def axes_of(path: StrPath) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the sizes of the page axes that a file names, by their letters, and the names of its channels.
+
+    Only a TIFF names them, in its OME-XML, ImageJ or tifffile description.
+    """
+    path = Path(path)
+    return tiff.named(path) if _recognise(path).name == "TIFF" else ({}, ())
+
+
 def check_writable(
     path: StrPath, dtype: npt.DTypeLike, *, bands: int = 1, pages: bool = False, alpha: bool = False
 ) -> None:
