@@ -79,6 +79,15 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     return as_named(axes, image, tuple(series.values()))
 
 
+def header(path: Path) -> tuple[str, int]:
+    """Return the size and samples of the first page, upright, and the number of pages."""
+    from tifffile import TiffFile
+
+    with TiffFile(path) as file:
+        pages = _images([page.aspage() for page in file.pages])
+        return _kind(pages[0]), _undivided_stack(file, pages[0]) or len(pages)
+
+
 def named(path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the sizes of the page axes that the file names, by their letters, and the names of its channels."""
     from tifffile import TiffFile

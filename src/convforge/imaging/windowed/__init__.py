@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed import npy, zarr
+from convforge.imaging.windowed import npy, slices, zarr
 from convforge.imaging.windowed.contract import (
     Layout,
     Place,
@@ -38,7 +38,7 @@ __all__ = [
     "place_of",
 ]
 
-FORMATS = (zarr.FORMAT, npy.FORMAT)
+FORMATS = (zarr.FORMAT, npy.FORMAT, slices.FORMAT)
 
 
 def known_suffixes() -> str:
@@ -46,11 +46,19 @@ def known_suffixes() -> str:
 
 
 def format_of(place: Place) -> WindowFormat | None:
-    """Return the format that a suffix names, or None; a local Zarr array inside a group needs no suffix."""
+    """Return the format that a suffix names, or None.
+
+    Local folders need no suffix: a folder with Zarr's metadata is a Zarr array or group, any other is a folder of
+    slices.
+    """
+    if isinstance(place, slices.SliceFolder):
+        return slices.format_for(place)
     for kind in FORMATS:
         if place.suffix.lower() in kind.suffixes:
             return kind
-    return zarr.FORMAT if isinstance(place, Path) and zarr.is_zarr(place) else None
+    if isinstance(place, Path) and place.is_dir():
+        return zarr.FORMAT if zarr.is_zarr(place) else slices.FORMAT
+    return None
 
 
 def open_windows(place: Place) -> WindowReader:
