@@ -101,6 +101,20 @@ def named(path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
         return known, tiff_tags.channel_names(file)
 
 
+def is_structured(path: Path) -> bool:
+    """True for a TIFF with tiles, reduced copies, 64-bit offsets (BigTIFF) or OME-XML; False for a damaged one."""
+    from tifffile import TiffFile, TiffFileError
+
+    try:
+        with TiffFile(path) as file:
+            first = file.pages.first
+            if file.is_bigtiff or file.is_ome or first.is_tiled or first.subifds:
+                return True
+            return any(int(page.aspage().subfiletype) & tiff_tags.REDUCED for page in file.pages)
+    except (TiffFileError, OSError):
+        return False
+
+
 def _images(every: list[TiffPage]) -> list[TiffPage]:
     """Return the pages that are images, without reduced copies and masks."""
     return [page for page in every if not int(page.subfiletype) & (tiff_tags.REDUCED | tiff_tags.MASK)] or every
