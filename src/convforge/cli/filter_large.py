@@ -65,21 +65,29 @@ def filter_large(
     with guarded():
         run = LargeFilter(source, target, recipe, memory=memory, workers=jobs)
         before = len(run.finished())
-    division, done = run.division, f"; {before} of them were finished before" if before else ""
+    division, done = run.division, f"; {before} of {run.units} were finished before" if before else ""
     line("in", f"{source}: {_layout(run.reader.layout)}")
     if recipe.selection is not None:
         line("part", str(recipe.selection))
     line("out", f"{target}: {_layout(run.result)}")
     line("kernel", kernel_text(kernel, recipe))
     print_method(run.plan, recipe)
-    line("units", f"{len(division)} of {' x '.join(map(str, division.unit))} samples ({division.letters_out}){done}")
-    line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {count_of(run.most, 'unit')} in work")
+    if len(run.devices) > 1:
+        line("devices", f"{len(run.devices)} GPUs: {', '.join(run.devices)}")
+    copies = run.units - len(division)
+    more = f", and {copies} of the reduced copies ({len(run.result.levels)})" if copies else ""
+    line(
+        "units",
+        f"{len(division)} of {' x '.join(map(str, division.unit))} samples ({division.letters_out}){more}{done}",
+    )
+    most = count_of(max(each.most for each in run.passes), "unit")
+    line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {most} in work")
     sys.stdout.flush()
     try:
         with interrupts(), progress(measuring=False) as watch, guarded():
             outcome = run(watch)
     except KeyboardInterrupt as stop:
-        finished = f"{len(run.finished())} of {count_of(len(division), 'unit')} are finished"
+        finished = f"{len(run.finished())} of {count_of(run.units, 'unit')} are finished"
         rest = f"{target} was not written, {finished}; the same command does the rest"
         typer.echo(f"convforge: interrupted; {rest}", err=True)
         raise typer.Exit(130) from stop

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from convforge.cli.output import Failure
-
 if TYPE_CHECKING:
     from convforge.imaging.windowed import Place
 
@@ -59,17 +57,3 @@ def with_slices(source: Place, target: Place, suffix: str | None) -> Place:
     if is_folder_of_images(target) or not (target.exists() or names_an_image(target)):
         return SliceFolder.of(target, suffix)
     return target
-
-
-def check_url(target: Place) -> None:
-    """Raise ``Failure`` for a URL that nothing writes to."""
-    from convforge.imaging.windowed import Url, format_of, known_suffixes
-
-    if not isinstance(target, Url):
-        return
-    kind = format_of(target)
-    if kind is None:
-        raise Failure(f"{target}: is not written in windows; write {known_suffixes()}")
-    if target.scheme not in kind.written_schemes:
-        known = ", ".join(sorted(kind.written_schemes)) or "none"
-        raise Failure(f"{target}: {kind.name} is not written to {target.scheme}:// (schemes that are: {known})")

@@ -14,9 +14,9 @@ from convforge.imaging.axes import Axes
 from convforge.imaging.formats.exif import main_of, pack_block, without_pixels
 from convforge.imaging.image import Array, Image, Metadata
 from convforge.imaging.pipeline.lanes import Convolved, Convolver, Lane
-from convforge.imaging.pipeline.units import Division
 from convforge.imaging.selection import Selection
 from convforge.problem import Conv2dProblem
+from convforge.problem.borders import border_indices
 
 
 def picked(image: Image, selection: Selection, pages: Mapping[str, int], channels: Sequence[str]) -> Image:
@@ -103,22 +103,24 @@ def convolved_region(
     as "fft", give results within their error bounds.
     """
     whole = find_plan(problem, algorithm, None, device, None, tune=False)
-    shape = problem.out_shape
-    division = Division(
-        problem, letters_in="TYXC", shape_in=stack.shape, letters_out="TYXC", shape_out=shape, unit=shape
-    )
-    window = division.window((slice(0, shape[0]), *rows_columns, slice(0, shape[3])))
-    rows, columns = (np.unique(indices[indices >= 0]) for indices in (window.rows, window.columns))
-    part = stack[:, rows][:, :, columns]
-    x = np.ascontiguousarray(window.padded(part, problem.padding_value))
-    unit = division.problem_of(x.shape)
+    x, p = stack, problem
+    sides = ((p.h, p.r, *p.padding[:2]), (p.w, p.s, *p.padding[2:]))
+    for axis, (part, step, (size, taps, before, after)) in enumerate(
+        zip(rows_columns, p.stride, sides, strict=True), start=1
+    ):
+        indices = border_indices(size, before, after, p.padding_mode)
+        indices = indices[part.start * step : (part.stop - 1) * step + taps]
+        x = np.take(x, np.maximum(indices, 0), axis=axis)
+        if (outside := indices < 0).any():
+            x[(slice(None),) * axis + (outside,)] = p.padding_value
+    unit = p.replace(h=x.shape[1], w=x.shape[2], padding=(0, 0, 0, 0), padding_mode="zeros", padding_value=0.0)
     try:
         plan = find_plan(unit, whole.algorithm.name, None, device, None, tune=False)
     except UnsupportedProblem:
         if algorithm != "auto":
             raise
         plan = find_plan(unit, "auto", None, device, None, tune=False)
-    return convolver.run(lane, plan, x, weights[: unit.k])
+    return convolver.run(lane, plan, np.ascontiguousarray(x), weights)
 
 
 def cut(image: Image, selection: Selection, stride: tuple[int, int]) -> Image:

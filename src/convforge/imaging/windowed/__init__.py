@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
@@ -17,6 +18,7 @@ from convforge.imaging.windowed.contract import (
     Url,
     WindowFormat,
     WindowReader,
+    Windows,
     WindowWriter,
     local,
     place_of,
@@ -31,8 +33,8 @@ __all__ = [
     "WindowFormat",
     "WindowReader",
     "WindowWriter",
+    "Windows",
     "format_of",
-    "known_suffixes",
     "local",
     "open_windows",
     "place_of",
@@ -41,11 +43,7 @@ __all__ = [
 FORMATS = (zarr.FORMAT, npy.FORMAT, slices.FORMAT)
 
 
-def known_suffixes() -> str:
-    return " or ".join(suffix for kind in FORMATS for suffix in kind.suffixes)
-
-
-def format_of(place: Place) -> WindowFormat | None:
+def format_of(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowFormat | None:
     """Return the format that a suffix names, or None.
 
     Local folders need no suffix: a folder with Zarr's metadata is a Zarr array or group, any other is a folder of
@@ -53,7 +51,7 @@ def format_of(place: Place) -> WindowFormat | None:
     """
     if isinstance(place, slices.SliceFolder):
         return slices.format_for(place)
-    for kind in FORMATS:
+    for kind in formats:
         if place.suffix.lower() in kind.suffixes:
             return kind
     if isinstance(place, Path) and place.is_dir():
@@ -61,11 +59,12 @@ def format_of(place: Place) -> WindowFormat | None:
     return None
 
 
-def open_windows(place: Place) -> WindowReader:
+def open_windows(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowReader:
     """Open an array for reading in windows; ``ImageError`` if the file is missing, damaged or of another format."""
-    kind = format_of(place)
+    kind = format_of(place, formats)
     if kind is None:
-        raise ImageError(f"{place}: cannot be read in windows; convert it to {known_suffixes()}")
+        known = " or ".join(suffix for each in formats for suffix in each.suffixes)
+        raise ImageError(f"{place}: cannot be read in windows; convert it to {known}")
     if isinstance(place, Path) and not place.exists():
         raise ImageError(f"{place}: no such file; check the name and the folder")
     if isinstance(place, Url) and place.scheme not in kind.schemes:
