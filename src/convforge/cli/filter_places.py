@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def is_folder_of_images(place: Place) -> TypeGuard[Path]:
-    """True for a local folder that is no Zarr array or group."""
-    from convforge.imaging.windowed import format_of, slices
+    """True for a local folder that is no Zarr array or group and has not the name of one."""
+    from convforge.imaging.windowed import format_of, zarr
 
-    return isinstance(place, Path) and place.is_dir() and format_of(place) is slices.FORMAT
+    return isinstance(place, Path) and place.is_dir() and format_of(place) is not zarr.FORMAT
 
 
 def is_stack(source: Place, target: Place) -> bool:

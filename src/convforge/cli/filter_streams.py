@@ -103,7 +103,9 @@ def send(out: BinaryIO, name: Path, image: Image) -> None:
     data = io.BytesIO()
     encode(data, name, image)
     try:
-        out.write(data.getbuffer())
+        rest = data.getbuffer()
+        while rest:  # without Python's buffer, as with PYTHONUNBUFFERED, a pipe takes a part at a time
+            rest = rest[out.write(rest) :]
         out.flush()
     except BrokenPipeError:
         raise

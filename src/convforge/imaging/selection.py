@@ -205,7 +205,9 @@ def _checked(part: slice, option: str) -> slice:
 
 
 def _resolved(pick: Pick, size: int, said: str, what: str) -> int | range:
-    known = f"there {'is' if size == 1 else 'are'} {size} {what}, with indices 0 to {size - 1}"
+    known = f"there are {size} {what}, with indices 0 to {size - 1}"
+    if size == 1:
+        known = f"there is one {what.replace('channels', 'channel')}, with index 0"
     if isinstance(pick, slice):
         if not (found := range(size)[pick]):
             raise SelectionError(f"{said} is empty; {known}")

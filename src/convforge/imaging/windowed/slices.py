@@ -195,7 +195,8 @@ class SliceFolder(type(Path())):  # type: ignore[misc]
 
 def format_for(folder: SliceFolder) -> WindowFormat:
     """Return the format that writes a folder of slices."""
-    return _format(folder.files, (folder.suffix.lower(),))
+    kind = _format(folder.files, (folder.suffix.lower(),))
+    return replace(kind, arranged=partial(arranged, file=folder / f"{0:0{DIGITS}}{folder.files}"))
 
 
 def is_own(path: Path) -> bool:
@@ -212,8 +213,12 @@ def is_own(path: Path) -> bool:
     return True
 
 
-def arranged(layout: Layout) -> Layout:
-    """Return a layout whose shards are planes with all bands."""
+def arranged(layout: Layout, file: Path | None = None) -> Layout:
+    """Return a layout whose shards are planes with all bands; ``ImageError`` if a file cannot hold one."""
+    if file is not None:
+        axes = Axes(layout.axes)
+        bands = axes.sizes(layout.shape).get(axes.bands, 1) - layout.alpha
+        check_holds(file, layout.dtype, bands=bands, alpha=layout.alpha)
     plane = tuple(
         size if letter in f"YX{Axes(layout.axes).bands}" else 1
         for letter, size in zip(layout.axes, layout.shape, strict=True)
@@ -222,12 +227,8 @@ def arranged(layout: Layout) -> Layout:
 
 
 def create(place: Place, layout: Layout, source: WindowReader, suffix: str) -> SliceWriter:
-    """Make an empty folder; ``ImageError`` if the format of the files cannot hold the planes."""
+    """Make an empty folder."""
     path = local(place)
-    sizes = Axes(layout.axes).sizes(layout.shape)
-    bands = sizes.get(Axes(layout.axes).bands, 1) - layout.alpha
-    check_holds(path.with_name(path.name.removesuffix(".incomplete")) / f"0000{suffix}", layout.dtype, bands=bands,
-                alpha=layout.alpha)  # fmt: skip
     try:
         path.mkdir()
     except OSError as error:
