@@ -27,8 +27,9 @@ class TiffReader:
     path: Path
 
     def __post_init__(self) -> None:
-        if tifffile.TiffFile(self.path).pages.first.colormap is not None:
-            raise ImageError(f"{self.path}: palette")
+        with tifffile.TiffFile(self.path) as file:
+            if file.pages.first.colormap is not None:
+                raise ImageError(f"{self.path}: palette")
 
     @property
     def layout(self) -> Layout:
