@@ -11,10 +11,12 @@ import numpy as np
 
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.convert import to_dtype, to_gray
-from convforge.imaging.files import check_writable, read_image
+from convforge.imaging.files import axes_of, check_writable, read_image
 from convforge.imaging.filtering import FilterOptions, filter_problem
 from convforge.imaging.image import MAX_PIXELS, Array, Image, ImageError
 from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of
+from convforge.imaging.pipeline.part import convolved_region, cut, picked
+from convforge.imaging.selection import Selection, SelectionError
 from convforge.imaging.volumes import depth_sums
 from convforge.problem import DTYPES, Conv2dProblem
 from convforge.problem.types import ADDED, is_integer
@@ -61,6 +63,7 @@ class Recipe:
     max_pixels: int = MAX_PIXELS
     axes: str | None = None
     depth: Depth | None = None  # a filter along Z, after that of the planes
+    selection: Selection | None = None  # the part of the image that is wanted
 
     @property
     def _options(self) -> FilterOptions:
@@ -81,7 +84,16 @@ class Recipe:
         return self.out_dtype or image.pixels.dtype
 
     def read(self, path: Path) -> Image:
-        return read_image(path, max_pixels=self.max_pixels, axes=self.axes)
+        """Read an image, of which the selected channels, depths and times are kept."""
+        image = read_image(path, max_pixels=self.max_pixels, axes=self.axes)
+        selection = self.selection
+        if selection is None:
+            return image
+        try:
+            selection.in_result(image.height, image.width, self.stride)
+            return picked(image, selection, *axes_of(path)) if selection.has_planes else image
+        except SelectionError as error:
+            raise SelectionError(f"{path}: {error}") from error
 
     def check_target(self, target: Path, image: Image) -> None:
         """Raise ``ImageError`` if the target's format cannot hold the result."""
@@ -114,7 +126,13 @@ class Recipe:
 
     def convolved(self, image: Image, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
         """Compute the convolution, in the type of the result if no step follows, else in the type of the sums."""
-        return convolver(lane, stack, out_dtype=self.computed_dtype(stack, self.dtype(image)))
+        dtype = self.dtype(image)
+        if self.selection is None or self.selection.region is None:
+            return convolver(lane, stack, out_dtype=self.computed_dtype(stack, dtype))
+        region = self.selection.in_result(image.height, image.width, self.stride)
+        return convolved_region(
+            *self.problem(stack, dtype), region, stack, self.algorithm, convolver, lane, self.device
+        )
 
     def computed_dtype(self, stack: Array, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """Return the type that the convolution writes, where the samples of the result have `dtype`."""
@@ -123,6 +141,7 @@ class Recipe:
     def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
         """Return the filtered image: apply magnitude, scale and rounding if the convolution has not."""
         sums = self.samples(sums, self.dtype(image), clock)
+        image = image if self.selection is None else cut(image, self.selection, self.stride)
         pixels = sums if image.pages else sums[0]
         return image.filtered(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, stride=self.stride)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed import npy, zarr
+from convforge.imaging.windowed import npy, slices, zarr
 from convforge.imaging.windowed.contract import (
     Layout,
     Place,
@@ -42,15 +42,23 @@ __all__ = [
     "read_into",
 ]
 
-FORMATS = (zarr.FORMAT, npy.FORMAT)
+FORMATS = (zarr.FORMAT, npy.FORMAT, slices.FORMAT)
 
 
 def format_of(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowFormat | None:
-    """Return the format that a suffix names, or None; a local Zarr array inside a group needs no suffix."""
+    """Return the format that a suffix names, or None.
+
+    Local folders need no suffix: a folder with Zarr's metadata is a Zarr array or group, any other is a folder of
+    slices.
+    """
+    if isinstance(place, slices.SliceFolder):
+        return slices.format_for(place)
     for kind in formats:
         if place.suffix.lower() in kind.suffixes:
             return kind
-    return zarr.FORMAT if isinstance(place, Path) and zarr.is_zarr(place) else None
+    if isinstance(place, Path) and place.is_dir():
+        return zarr.FORMAT if zarr.is_zarr(place) else slices.FORMAT
+    return None
 
 
 def open_windows(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowReader:
