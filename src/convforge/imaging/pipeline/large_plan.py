@@ -77,7 +77,7 @@ class LargePlan:
             self.reader.layout, letters, self.dtype, named=bool(recipe.axes or self.reader.layout.axes),
             bands=self._bands, stride=recipe.stride,
         )  # fmt: skip
-        self.result = kind.arranged(layout)
+        self.result = kind.arranged(layout, target, self.reader)
         unit = tuple(map(min, self.result.shards or self.result.shape, self.result.shape))
         whole = Division(problem, letters, self.reader.layout.shape, self.result.axes, self.result.shape, unit)
         self.method = self._method_for(whole)

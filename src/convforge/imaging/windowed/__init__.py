@@ -46,11 +46,12 @@ def known_suffixes() -> str:
 
 
 def format_of(place: Place) -> WindowFormat | None:
-    """Return the format that a suffix names, or None; a local Zarr array inside a group needs no suffix."""
+    """Return the format that a suffix names, or None; a Zarr array inside a group needs no suffix."""
     for kind in FORMATS:
         if place.suffix.lower() in kind.suffixes:
             return kind
-    return zarr.FORMAT if isinstance(place, Path) and zarr.is_zarr(place) else None
+    inside = zarr.is_zarr(place) if isinstance(place, Path) else ".zarr/" in place.text.lower()
+    return zarr.FORMAT if inside else None
 
 
 def open_windows(place: Place) -> WindowReader:
