@@ -65,7 +65,9 @@ def read_node(store: Store) -> Node | None:
     if (metadata := store.json("zarr.json")) is not None:
         kind = metadata.get("node_type")
         if kind not in ("array", "group"):
-            raise ImageError(f"{store.place}: zarr.json has the node_type {str(kind)[:80]!r}, and Zarr knows array and group")
+            raise ImageError(
+                f"{store.place}: zarr.json has the node_type {str(kind)[:80]!r}, and Zarr knows array and group"
+            )
         attributes = _object(store, "zarr.json", metadata.get("attributes") or {})
         return Node(store, 3, kind == "array", metadata, attributes)
     for key in (".zarray", ".zgroup"):
@@ -83,6 +85,8 @@ def _object(store: Store, key: str, found: Any) -> dict[str, Any]:
 def for_tensorstore(node: Node) -> dict[str, Any]:
     """Return the metadata of an array in the form that tensorstore reads; ``ImageError`` for codecs that it lacks."""
     metadata = {name: value for name, value in node.metadata.items() if name != "attributes"}
+    if absent := [name for name in REQUIRED[node.version] if name not in metadata or metadata[name] == []]:
+        raise ImageError(f"{node.path}: the metadata have no {', '.join(absent)}; get it again from its source")
     if node.version == 3:
         _check_codecs(node, metadata.get("codecs"), _grid_shape(metadata))
         return metadata
@@ -100,6 +104,11 @@ def for_tensorstore(node: Node) -> dict[str, Any]:
     return metadata
 
 
+# tensorstore chooses a value of its own for what is absent.
+REQUIRED = {
+    2: ("shape", "chunks", "dtype", "compressor", "fill_value", "order"),
+    3: ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
+}
 CODECS = ("bytes", "transpose", "sharding_indexed", "zstd", "gzip", "blosc", "crc32c")
 
 
@@ -115,8 +124,10 @@ def _check_codecs(node: Node, codecs: Any, shape: Any, depth: int = 0) -> None:
                 "zstd, gzip or blosc"
             )
         inner = codec.get("configuration") if isinstance(codec, dict) else None
-        if name != "sharding_indexed" or not isinstance(inner, dict):
+        if name != "sharding_indexed":
             continue
+        if not isinstance(inner, dict) or not {"chunk_shape", "codecs", "index_codecs"} <= set(inner):
+            raise ImageError(f"{node.path}: the metadata of its shards are damaged; get it again from its source")
         if depth:
             raise ImageError(f"{node.path}: has shards inside shards, which are not supported")
         chunk = inner.get("chunk_shape")
@@ -141,7 +152,8 @@ def _is_shape(found: Any) -> TypeGuard[list[int]]:
 
 
 def _names(codecs: Any, key: str) -> str:
-    found = [codec.get(key) if isinstance(codec, dict) else codec for codec in codecs if codecs]
+    entries = codecs if isinstance(codecs, list) else [codecs]
+    found = [codec.get(key) if isinstance(codec, dict) else codec for codec in entries]
     return ", ".join(str(name)[:80] for name in found)
 
 
