@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,10 @@ DEADLINE = 300.0  # seconds
 
 # Threads of one array that decode and encode, and that wait for the disk.
 CONTEXT: dict[str, Any] = {"data_copy_concurrency": {"limit": 4}, "file_io_concurrency": {"limit": 8}}
+
+
+class AccessDenied(ImageError):
+    """An object store refuses to read an object; some say so of objects that do not exist."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class Store:
     @cached_property
     def _objects(self) -> Any:
         try:
-            return tensorstore(self.place).KvStore.open(self.spec | {"context": self.context}).result(DEADLINE)
+            return awaited(tensorstore(self.place).KvStore.open(self.spec | {"context": self.context}))
         except (ValueError, TimeoutError) as error:
             raise ImageError(f"{self.place}: cannot be opened ({fault(error)})") from error
 
@@ -101,7 +106,7 @@ class Store:
                 with (self.place / key).open("rb") as file:
                     content = file.read(LARGEST_METADATA + 1)
             else:
-                found = self._objects.read(key).result(DEADLINE)
+                found = awaited(self._objects.read(key))
                 if found.state == "missing":
                     return None
                 content = bytes(found.value)
@@ -109,8 +114,11 @@ class Store:
             return None
         except OSError as error:
             raise ImageError(f"{self.place}: {key} cannot be read ({error.strerror or fault(error)})") from error
+        except ImageError:
+            raise
         except ValueError as error:
-            raise ImageError(f"{self.place}: cannot be read ({fault(error)}){self._advice(error)}") from error
+            kind = AccessDenied if _is_denied(error) else ImageError
+            raise kind(f"{self.place}: cannot be read ({fault(error)}){self._advice(error)}") from error
         if len(content) > LARGEST_METADATA:
             raise ImageError(f"{self.place}: {key} is larger than {LARGEST_METADATA} bytes, so it is no metadata")
         return content
@@ -143,30 +151,31 @@ class Store:
                     file.flush()
                     os.fsync(file.fileno())
             else:
-                self._objects.write(key, data).result(DEADLINE)
+                awaited(self._objects.write(key, data))
         except OSError as error:
             reason = error.strerror or fault(error)
             raise ImageError(f"{self.place}: cannot be written ({reason}); choose another place") from error
+        except ImageError:
+            raise
         except ValueError as error:
             raise ImageError(f"{self.place}: cannot be written ({fault(error)}){self._advice(error)}") from error
 
-    def names(self) -> Iterator[str]:
-        """Yield the names of all files or objects in order, with slashes, relative to this folder."""
-        if isinstance(self.place, Path):
-            for folder, folders, files in os.walk(self.place):
-                folders.sort()
-                inside = Path(folder).relative_to(self.place)
-                yield from ((inside / name).as_posix() for name in sorted(files))
-            return
-        try:
-            yield from (key.decode(errors="replace") for key in sorted(self._objects.list().result(DEADLINE)))
-        except (ValueError, TimeoutError) as error:
-            raise ImageError(f"{self.place}: cannot be listed ({fault(error)})") from error
+    def names(self) -> Iterable[str] | None:
+        """Return the names of all files or objects in order, with slashes, relative to this folder.
 
-    @property
-    def can_list(self) -> bool:
-        """False behind HTTP, which has no listing."""
-        return not isinstance(self.place, Url) or self.place.scheme not in ("http", "https")
+        None if there is no listing: behind HTTP, and in a bucket that does not permit it.
+        """
+        if isinstance(self.place, Path):
+            return _files(self.place)
+        if self.place.scheme in ("http", "https"):
+            return None
+        objects = self._objects
+        try:
+            return sorted(key.decode(errors="replace") for key in awaited(objects.list()))
+        except (ValueError, TimeoutError) as error:
+            if _is_denied(error):
+                return None
+            raise ImageError(f"{self.place}: cannot be listed ({fault(error)})") from error
 
     def versions(self, keys: list[str]) -> list[bytes]:
         """Return the store's version of each object, such as its ETag; one byte of each is read."""
@@ -174,16 +183,16 @@ class Store:
         versions = []
         for read in reads:
             try:
-                versions.append(bytes(read.result(DEADLINE).stamp.generation))
+                versions.append(bytes(awaited(read).stamp.generation))
             except (ValueError, TimeoutError) as error:
                 raise ImageError(f"{self.place}: cannot be read ({fault(error)})") from error
         return versions
 
     def _advice(self, error: Exception) -> str:
-        denied = "PERMISSION_DENIED" in str(error) or "UNAUTHENTICATED" in str(error)
-        if not denied:
+        driver = self.spec["driver"]
+        if not _is_denied(error) or driver == "http":
             return ""
-        if self.spec["driver"] == "gcs":
+        if driver == "gcs":
             return "; check the name and GOOGLE_APPLICATION_CREDENTIALS"
         return "; check the name, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
@@ -191,26 +200,41 @@ class Store:
 def store_of(place: Place) -> Store:
     """Return the store of a place.
 
-    Without credentials in the environment, S3 is asked anonymously. If it then refuses the metadata, the instance's
-    role is used (unless `AWS_EC2_METADATA_DISABLED` is set), because only a request shows whether there is one.
+    Without credentials in the environment, S3 is asked anonymously. If it then refuses the metadata, a machine of EC2
+    uses its role, unless `AWS_EC2_METADATA_DISABLED` is set.
     """
     store = Store(place)
     if not isinstance(place, Url) or place.scheme != "s3" or aws_credentials() != ANONYMOUS:
         return store
-    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+    if not _is_on_ec2() or os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return store
     try:
         store.read("zarr.json")
-    except ImageError as refused:
-        if "PERMISSION_DENIED" not in str(refused.__cause__):
-            raise
+    except AccessDenied:
         by_role = Store(place, {"type": "imds"})
-        try:
+        with suppress(ImageError):  # no role, or one without the right: the anonymous error says what to do
             by_role.read("zarr.json")
-        except ImageError:
-            raise refused from refused.__cause__
-        return by_role
+            return by_role
     return store
+
+
+def _is_on_ec2() -> bool:
+    """True on a machine of EC2; elsewhere the search for a role would write to standard error."""
+    try:
+        return "Amazon EC2" in Path("/sys/class/dmi/id/sys_vendor").read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        inside = Path(place).relative_to(folder)
+        yield from ((inside / name).as_posix() for name in sorted(files))
+
+
+def _is_denied(error: Exception) -> bool:
+    return str(error).startswith(("PERMISSION_DENIED", "UNAUTHENTICATED"))
 
 
 ANONYMOUS = {"type": "anonymous"}
@@ -222,17 +246,26 @@ def aws_credentials() -> dict[str, Any]:
     They are named, because tensorstore's own search writes what it does not find to standard error.
     """
     known = os.environ.get
+    credentials = Path(known("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    settings = Path(known("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     if known("AWS_ACCESS_KEY_ID") and known("AWS_SECRET_ACCESS_KEY"):
         return {"type": "environment"}
-    if profile := known("AWS_PROFILE"):
-        return {"type": "profile", "profile": profile}
+    if known("AWS_PROFILE") or _has_default(credentials):
+        files = {"credentials_file": credentials, "config_file": settings}
+        named = {name: str(path) if path.is_file() else os.devnull for name, path in files.items()}
+        return {"type": "profile", "profile": known("AWS_PROFILE") or "default", **named}
     if known("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") or known("AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         return {"type": "ecs"}
     if known("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {"type": "default"}
-    if Path(known("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser().is_file():
-        return {"type": "profile"}
     return ANONYMOUS
+
+
+def _has_default(credentials: Path) -> bool:
+    try:
+        return "[default]" in credentials.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def _aws_settings() -> dict[str, str]:
@@ -262,10 +295,15 @@ def tensorstore(place: Place) -> Any:
     return module
 
 
+def awaited(future: Any) -> Any:
+    """Return the result of tensorstore's future; ``TimeoutError`` if it takes longer than the deadline."""
+    return future.result(DEADLINE)
+
+
 def fault(error: Exception) -> str:
     """Return tensorstore's message on one line, without its status code and its details in brackets."""
     if isinstance(error, TimeoutError):
-        return f"no answer within {DEADLINE:.0f} s"
+        return f"no answer within {DEADLINE:g} s"
     text = re.sub(r"( \[[a-z_-]+='[^']*'\])+$| \[[a-z_]+='.*", "", " ".join(str(error).split()))
     status, _, reason = text.partition(": ")
     if re.fullmatch("[A-Z_]+", status):

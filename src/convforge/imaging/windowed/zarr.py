@@ -247,7 +247,7 @@ def notes(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     if not isinstance(source, ZarrReader):
         return ()
     if source.missing is None:
-        return (f"{source.path}: HTTP has no listing; chunks that are not stored are read as the fill value",)
+        return (f"{source.path}: the store has no listing; chunks that are not stored are read as the fill value",)
     missing, total = source.missing
     if not missing:
         return ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
 from convforge.imaging.windowed.contract import Layout, Region
-from convforge.imaging.windowed.stores import DEADLINE, fault, tensorstore
+from convforge.imaging.windowed.stores import awaited, fault, tensorstore
 from convforge.imaging.windowed.zarr_metadata import Node, for_tensorstore
 
 
@@ -50,7 +50,7 @@ class ZarrArray:
     def read(self, region: Region) -> Array:
         """Return a window; bool samples become 0 and 255, as those of a `.npy` file."""
         try:
-            window: Array = np.ascontiguousarray(self._view[region].read().result(DEADLINE))
+            window: Array = np.ascontiguousarray(awaited(self._view[region].read()))
         except Exception as error:
             raise ImageError(
                 f"{self.path}: a chunk is damaged or cannot be read ({fault(error)}); get it again from its source"
@@ -62,7 +62,7 @@ class ZarrArray:
 
     def write(self, region: Region, array: Array) -> None:
         try:
-            self._view[region].write(array).result(DEADLINE)
+            awaited(self._view[region].write(array))
         except Exception as error:
             raise ImageError(f"{self.path}: cannot be written ({fault(error)})") from error
 
@@ -111,6 +111,6 @@ def _opened(node: Node, write: bool) -> Any:
     }
     module = tensorstore(node.path)
     try:
-        return module.open(spec, open=True, read=True, write=write, assume_metadata=True).result(DEADLINE)
+        return awaited(module.open(spec, open=True, read=True, write=write, assume_metadata=True))
     except Exception as error:
         raise ImageError(f"{node.path}: is no Zarr array that can be read ({fault(error)})") from error

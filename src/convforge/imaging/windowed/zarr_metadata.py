@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from convforge.imaging.axes import LETTERS
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout, Place
-from convforge.imaging.windowed.stores import Store
+from convforge.imaging.windowed.stores import AccessDenied, Store
 
 ARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"  # xarray's attribute that names the axes of a version 2 array
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -62,7 +62,22 @@ def letters_of_names(names: Any) -> str:
 
 def read_node(store: Store) -> Node | None:
     """Read the metadata of an array or a group; return None if there is neither."""
-    if (metadata := store.json("zarr.json")) is not None:
+    denied: AccessDenied | None = None
+    for key in KEYS:
+        try:
+            metadata = store.json(key)
+        except AccessDenied as error:  # a public bucket that cannot be listed says it of objects that do not exist
+            denied = denied or error
+            continue
+        if metadata is not None:
+            return _node(store, key, metadata)
+    if denied is not None:
+        raise denied
+    return None
+
+
+def _node(store: Store, key: str, metadata: dict[str, Any]) -> Node:
+    if key == "zarr.json":
         kind = metadata.get("node_type")
         if kind not in ("array", "group"):
             raise ImageError(
@@ -70,10 +85,11 @@ def read_node(store: Store) -> Node | None:
             )
         attributes = _object(store, "zarr.json", metadata.get("attributes") or {})
         return Node(store, 3, kind == "array", metadata, attributes)
-    for key in (".zarray", ".zgroup"):
-        if (metadata := store.json(key)) is not None:
-            return Node(store, 2, key == ".zarray", metadata, store.json(".zattrs") or {})
-    return None
+    try:
+        attributes = store.json(".zattrs") or {}
+    except AccessDenied:
+        attributes = {}
+    return Node(store, 2, key == ".zarray", metadata, attributes)
 
 
 def _object(store: Store, key: str, found: Any) -> dict[str, Any]:

@@ -90,18 +90,18 @@ class ZarrReader:
         """Return a digest of the metadata and of the files of level 0.
 
         On a local disk it covers names, sizes and times of the files. In an object store it covers the names of the
-        objects, and the versions (ETags or generations) of some of them. Behind HTTP it covers the metadata only.
+        objects, and the versions (ETags or generations) of some of them. Behind HTTP, and in a bucket that cannot be
+        listed, it covers the metadata only.
         """
         digest = hashlib.sha256()
         for node in (self.node, *(level.node for level in self.levels)):
             digest.update(repr((node.version, node.metadata, node.attributes)).encode())
         store = self.array.node.store
         if isinstance(store.place, Path):
-            for key in store.names():
+            for key in store.names() or ():
                 facts = os.stat(store.place / key)
                 digest.update(f"{key} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-        elif store.can_list:
-            names = list(store.names())
+        elif (names := store.names()) is not None:
             digest.update("\n".join(names).encode())
             chosen = [key for key in names if self.array.is_chunk(key)]
             for version in store.versions(chosen[:: -(-len(chosen) // SAMPLED) or 1]):
@@ -111,9 +111,10 @@ class ZarrReader:
     @cached_property
     def missing(self) -> tuple[int, int] | None:
         """Number of chunks (or shards) of level 0 that are not stored, and of all; None if the store has no listing."""
-        if not self.array.node.store.can_list:
+        names = self.array.node.store.names()
+        if names is None:
             return None
-        held = sum(map(self.array.is_chunk, self.array.node.store.names()))
+        held = sum(map(self.array.is_chunk, names))
         total = math.prod(self.array.grid)
         return total - held, total
 
