@@ -51,6 +51,7 @@ def refused(path: Path) -> str:
         FORMAT.create(target, layout, reader)
         reader.fingerprint()
         FORMAT.lost(reader, layout)
+        FORMAT.notes(reader, layout)
     except ImageError as error:
         return str(error)
     return ""
@@ -59,7 +60,7 @@ def refused(path: Path) -> str:
 @pytest.mark.parametrize("value", WRONG, ids=repr)
 @pytest.mark.parametrize("metadata", [V2, V3], ids=["v2", "v3"])
 def test_wrong_members_of_an_array_are_refused_or_unused(tmp_path: Path, metadata: Any, value: Any) -> None:
-    for number, member in enumerate([*metadata, "attributes", "dimension_names", "storage_transformers"]):
+    for number, member in enumerate([*metadata, "attributes", "dimension_names", "dimension_separator"]):
         path = stored(tmp_path / str(number) / "a.zarr", {"zarr_format": metadata["zarr_format"]} | metadata)
         name = "zarr.json" if metadata is V3 else ".zarray"
         (path / name).write_text(json.dumps({**metadata, member: value}))

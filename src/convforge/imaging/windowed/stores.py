@@ -229,8 +229,8 @@ def _is_on_ec2() -> bool:
 def _files(folder: Path) -> Iterator[str]:
     for place, folders, files in os.walk(folder):
         folders.sort()
-        inside = Path(place).relative_to(folder)
-        yield from ((inside / name).as_posix() for name in sorted(files))
+        inside = os.path.relpath(place, folder).replace(os.sep, "/")
+        yield from (name if inside == "." else f"{inside}/{name}" for name in sorted(files))
 
 
 def _is_denied(error: Exception) -> bool:

@@ -31,7 +31,6 @@ from convforge.imaging.windowed.stores import READ_SCHEMES, WRITTEN_SCHEMES, Sto
 from convforge.imaging.windowed.zarr_array import ZarrArray
 from convforge.imaging.windowed.zarr_metadata import (
     ARRAY_DIMENSIONS,
-    KEYS,
     Node,
     array_with,
     metadata_of_result,
@@ -207,9 +206,9 @@ def create(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
     if isinstance(place, Path):
         result.publish()
         return result.writer(result.arrays, lambda: None)
-    for key in KEYS:
-        if result.store.read(key) is not None:
-            raise ImageError(f"{place}: exists; remove it first, or name another place")
+    for store in (result.store, *(node.store for node in result.arrays if result.group)):
+        if read_node(store) is not None:
+            raise ImageError(f"{store.place}: exists; remove it first, or name another place")
     return result.writer(result.arrays, result.publish)
 
 

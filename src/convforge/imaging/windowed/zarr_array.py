@@ -9,6 +9,7 @@ It writes a chunk or shard to a file of another name and renames it, so none is 
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,29 +77,28 @@ class ZarrArray:
             self.node.store.write(".zattrs", attributes)
         self.node.store.write(".zarray", metadata)
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, ...]:
         """Number of files along each stored axis."""
         sides = self.stored.chunk_layout.write_chunk.shape
         return tuple(-(-size // side) for size, side in zip(self.stored.shape, sides, strict=True))
 
-    def is_chunk(self, key: str) -> bool:
+    def is_chunk(self, name: str) -> bool:
         """True for the name of a chunk's or shard's file, relative to the array, that is inside the grid."""
-        encoding = self.node.metadata.get("chunk_key_encoding") or {"name": "v2"}
-        settings = encoding.get("configuration") or {}
+        found = self._names.fullmatch(name)
+        return found is not None and all(int(at) < count for at, count in zip(found.groups(), self.grid, strict=True))
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        """Form of the names of the chunks' files, such as c/0/12 or 0.12."""
         if self.node.version == 2:
-            settings = {"separator": self.node.metadata.get("dimension_separator", ".")}
-        plain = encoding.get("name") == "v2"
-        separator = settings.get("separator", "." if plain else "/")
-        if not plain:
-            if not key.startswith(f"c{separator}"):
-                return False
-            key = key[2:]
-        parts = key.split(separator)
-        return len(parts) == len(self.grid) and all(
-            re.fullmatch(r"0|[1-9][0-9]*", part) and int(part) < count
-            for part, count in zip(parts, self.grid, strict=True)
-        )
+            prefix, separator = "", self.node.metadata.get("dimension_separator") or "."
+        else:
+            encoding = self.node.metadata["chunk_key_encoding"]
+            prefix, separator = ("", ".") if encoding["name"] == "v2" else ("c", "/")
+            separator = encoding.get("configuration", {}).get("separator", separator)
+        parts = ([prefix] if prefix else []) + ["(0|[1-9][0-9]*)"] * len(self.grid)
+        return re.compile(re.escape(separator).join(parts))
 
 
 def _opened(node: Node, write: bool) -> Any:

@@ -99,8 +99,8 @@ class ZarrReader:
         store = self.array.node.store
         if isinstance(store.place, Path):
             for key in store.names() or ():
-                facts = os.stat(store.place / key)
-                digest.update(f"{key} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+                facts = os.stat(f"{store.place}/{key}")
+                digest.update(f"{key} {facts.st_size} {facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
         elif (names := store.names()) is not None:
             digest.update("\n".join(names).encode())
             chosen = [key for key in names if self.array.is_chunk(key)]
