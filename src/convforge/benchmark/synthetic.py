@@ -117,7 +117,7 @@ def stream(
         writers.append(Dropped(wanted))
         return writers[-1]
 
-    def arranged(one: Layout) -> Layout:
+    def arranged(one: Layout, place: Place, known: WindowReader) -> Layout:
         return replace(one, shards=(SHARD, SHARD))
 
     made = WindowFormat(

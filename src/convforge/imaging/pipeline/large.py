@@ -92,7 +92,7 @@ class LargeFilter(LargePlan):
             journal.remove()
         finally:
             journal.close()
-        lost = self.format.lost(self.reader, self.result)
+        lost = self.format.lost(self.file, self.result)
         return Outcome(self.units - resumed, resumed, perf_counter() - begin, rate, lost)
 
     def finished(self) -> frozenset[int]:
@@ -139,6 +139,7 @@ class LargeFilter(LargePlan):
             "--scale": recipe.scale,
             "--gray": recipe.gray,
             "--axes": recipe.axes,
+            "--region, --channel, --z or --time": None if recipe.selection is None else str(recipe.selection),
             "--device": recipe.device,
             "the method": self.passes[0].method,
         }
@@ -147,13 +148,13 @@ class LargeFilter(LargePlan):
         """Return the writer of the incomplete result: that of the earlier run, or a new one."""
         place = self.incomplete
         if journal.finished:
-            writer = self.format.reopen(place, self.result, self.reader)
+            writer = self.format.reopen(place, self.result, self.file)
             if (writer.layout.shape, writer.layout.dtype) != (self.result.shape, self.result.dtype):
                 raise ImageError(f"{place}: is of another result; remove it and {journal.path} to begin anew")
             return writer
         try:
             remove(place)
-            return self.format.create(place, self.result, self.reader)
+            return self.format.create(place, self.result, self.file)
         except BaseException as error:
             with suppress(OSError):  # a cleanup error must not hide the first error
                 remove(place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,8 @@ from convforge.imaging.image import Array, Image, ImageError, alpha_as
 from convforge.imaging.pipeline.flow import in_flight
 from convforge.imaging.pipeline.lanes import LANES, Clock, Convolver, HostRing, Lane, lanes_of
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
-from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of, decoded
+from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of
+from convforge.imaging.pipeline.units import decoded as samples_in_chunks
 from convforge.imaging.windowed import Layout, Windows, WindowWriter
 
 # The filter along Z reads each plane's result many times; this method holds a block of pixels in the cache.
@@ -73,6 +74,8 @@ class Pass:
         Rows above and columns left of an output's first pixel that it reads; by default the kernel is centred.
     origin : (int, int)
         Row and column of the filter's result at which `result` begins.
+    decoded : callable, optional
+        Returns the most samples that the source's chunks hold of a window of some shape.
 
     Attributes
     ----------
@@ -93,9 +96,11 @@ class Pass:
     def __init__(
         self, source: Layout, letters: str, result: Layout, recipe: Recipe, limits: Limits, *,
         before: tuple[int, int] | None = None, origin: tuple[int, int] = (0, 0),
+        decoded: Callable[[tuple[int, ...]], int] | None = None,
     ) -> None:  # fmt: skip
         self.source, self.result, self.recipe, self.limits = source, result, recipe, limits
         self._alpha = int(source.alpha)
+        self._decoded = decoded or (lambda shape: samples_in_chunks(shape, source))
         problem, self.weights = self._whole_problem(letters)
         if before is not None:
             after = [
@@ -281,7 +286,7 @@ class Pass:
         result = bytes_of(self.result.dtype, *division.unit)
         alpha = window // shape[-1] if self._alpha else 0
         # Chunks in the store; at the border the window, and the same in gray or float64, and with the border's pixels.
-        loading = decoded(division.shape_read, source) * source.dtype.itemsize + 2 * max(window, stack)
+        loading = self._decoded(division.shape_read) * source.dtype.itemsize + 2 * max(window, stack)
         plan = find_plan(problem, self.method, None, self.limits.devices[0], None, tune=False)
         filtering = (plan.workspace_bytes if on_host else 0) + (2 * sums if division.depth is not None else 0)
         storing = 3 * result  # converted, copied by the store, encoded

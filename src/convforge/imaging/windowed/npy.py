@@ -92,7 +92,7 @@ class NpyWriter:
         pass
 
 
-def arranged(layout: Layout) -> Layout:
+def arranged(layout: Layout, place: Place, source: WindowReader) -> Layout:
     """Return a layout whose shards are the source's chunks, or else rows of one plane: any window can be written."""
     at = layout.axes.index("X")
     rows = tuple(size if axis >= at else 1 for axis, size in enumerate(layout.shape))
