@@ -13,6 +13,7 @@ from tests.imaging.pipeline.large import RANDOM, recipe
 import convforge
 from convforge.imaging.pipeline.large import LargeFilter
 from convforge.imaging.pipeline.recipe import Depth
+from convforge.imaging.selection import Selection
 from convforge.imaging.windowed.result import factors_of
 from convforge.problem import PADDING_MODES
 
@@ -180,3 +181,32 @@ def test_spacing_and_channels_follow_the_filter() -> None:
     assert (layout.spacing, layout.channels) == ((None, 1.0, 0.75), ("DAPI", "GFP"))
     layout = filtered(image, recipe("box:3", channels="sum"), 10**8, **facts).layout
     assert (layout.axes, layout.spacing, layout.channels) == ("YX", (0.5, 0.25), ())
+
+
+# Parts of an image.
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
+def test_a_region_has_the_bits_of_the_whole_result(stride: tuple[int, int]) -> None:
+    image = RANDOM.integers(0, 60000, (3, 4, 90, 80), dtype=np.uint16)
+    facts: Any = {"axes": "CZYX", "chunks": (1, 2, 16, 16), "shards": (1, 2, 16, 16), "levels": ((3, 4, 45, 40),)}
+    facts |= {"channels": ("DAPI", "GFP", "RFP"), "spacing": (None, 2.0, 0.5, 0.5)}
+    selection = Selection.of(region="10:71,-60:", channel="GFP", z="1:")
+    steps = recipe("gaussian:7:1.5", stride=stride, border="symmetric", selection=selection)
+    result = filtered(image, steps, 60_000, **facts)
+    assert len(result.windows) > 2
+    whole = convforge.filter(image, "gaussian:7:1.5", stride=stride, border="symmetric", axes="CZYX")
+    rows, columns = (
+        slice(-(-start // step), -(-stop // step))
+        for (start, stop), step in zip([(10, 71), (20, 80)], stride, strict=True)
+    )
+    np.testing.assert_array_equal(result.array, whole[1, 1:, rows, columns])
+    assert (result.layout.axes, result.layout.channels) == ("ZYX", ())
+    assert result.layout.spacing == (2.0, 0.5 * stride[0], 0.5 * stride[1])
+    assert [level.array.shape[1] for level in result.levels] == [-(-result.array.shape[1] // 2)]
+
+
+def test_a_part_of_the_planes_and_a_filter_along_z_do_not_mix() -> None:
+    steps = recipe("box:3", depth=Depth.centred([0.5, 0.5]), selection=Selection.of(z="1:3"))
+    with pytest.raises(ValueError, match="--z goes with filters of planes"):
+        filtered(np.zeros((5, 9, 9), np.uint8), steps, 10**8, axes="ZYX")

@@ -20,9 +20,19 @@ from convforge.imaging.pipeline.lanes import memory_share
 from convforge.imaging.pipeline.passes import Limits, Pass, recipe_bands
 from convforge.imaging.pipeline.recipe import Depth, Recipe
 from convforge.imaging.pipeline.units import Division, decoded
-from convforge.imaging.windowed import FORMATS, Layout, Place, Url, WindowFormat, WindowReader, format_of, open_windows, place_of
-from convforge.imaging.windowed.selected import Selected
+from convforge.imaging.windowed import (
+    FORMATS,
+    Layout,
+    Place,
+    Url,
+    WindowFormat,
+    WindowReader,
+    format_of,
+    open_windows,
+    place_of,
+)
 from convforge.imaging.windowed.result import check_places, factors_of, letters_of, result_layout
+from convforge.imaging.windowed.selected import Selected
 
 INCOMPLETE, JOURNAL = ".incomplete", ".journal"
 
@@ -70,6 +80,10 @@ class LargePlan:
         letters = letters_of(self.source, file.layout, recipe.axes)
         named = bool(recipe.axes or file.layout.axes)
         if recipe.selection is not None:
+            if recipe.depth is not None and recipe.selection.z is not None:
+                raise ValueError(
+                    "--z goes with filters of planes; one along Z reads all planes, so pick from its result"
+                )
             self.reader = Selected(file, recipe.selection, letters)
             letters = self.reader.layout.axes
         source_layout = self.reader.layout
@@ -98,11 +112,11 @@ class LargePlan:
         return self.format.notes(self.file, self.result)
 
     def _part(self, letters: str) -> tuple[slice, slice] | None:
-        """Return the rows and columns of the source whose results are wanted; None for all."""
+        """Return the rows and columns of the filter's result that are wanted; None for all."""
         selection, sizes = self.recipe.selection, dict(zip(letters, self.reader.layout.shape, strict=True))
         if selection is None or selection.region is None:
             return None
-        return selection.rows_columns(sizes["Y"], sizes["X"])
+        return selection.in_result(sizes["Y"], sizes["X"], self.recipe.stride)
 
     @property
     def division(self) -> Division:
@@ -159,8 +173,8 @@ class LargePlan:
     def _passes(self, letters: str) -> list[Pass]:
         limits = Limits(self.memory, self.workers, self.devices)
         try:
-            part, stride = self._part(letters), self.recipe.stride
-            origin = (0, 0) if part is None else (-(-part[0].start // stride[0]), -(-part[1].start // stride[1]))
+            part = self._part(letters)
+            origin = (0, 0) if part is None else (part[0].start, part[1].start)
             passes = [
                 Pass(
                     self.reader.layout, letters, self.result, self.recipe, limits, origin=origin, decoded=self._decoded
@@ -177,7 +191,6 @@ class LargePlan:
         except ImageError as error:
             raise type(error)(f"{self.source}: {error}") from error
         return passes
-
 
     def _decoded(self, shape: tuple[int, ...]) -> int:
         """Return the most samples that the file's chunks hold of a window."""

@@ -42,7 +42,9 @@ def result_layout(
 ) -> Layout:  # fmt: skip
     """Return the layout of a filter's result, which has the source's axes and grid, but `bands` bands.
 
-    `part` are the rows and columns of the source whose results are wanted. `bands` count alpha. The reduced copies have the source's factors, or 2 where these are no whole numbers.
+    `part` are the rows and columns of the whole
+    image's result that are wanted. `bands` count alpha. The reduced copies have the source's factors, or 2 where these
+    are no whole numbers.
 
     A band axis that the filter removes is left out. Of axes without names, a single band has no axis either, as in
     `read_image`, except behind pages, where it says that there are pages.
@@ -56,11 +58,8 @@ def result_layout(
     """
     axes, (step_y, step_x) = Axes(letters), stride
     sizes = axes.sizes(source.shape)
-    rows, columns = part or (slice(0, sizes["Y"]), slice(0, sizes["X"]))
-    result = sizes | {
-        letter: -(-wanted.stop // step) - -(-wanted.start // step)
-        for letter, wanted, step in (("Y", rows, step_y), ("X", columns, step_x))
-    }
+    rows, columns = part or (slice(0, -(-sizes["Y"] // step_y)), slice(0, -(-sizes["X"] // step_x)))
+    result = sizes | {"Y": rows.stop - rows.start, "X": columns.stop - columns.start}
     if axes.bands:
         if source.alpha:
             result[axes.bands] = bands
