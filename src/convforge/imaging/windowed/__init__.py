@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed import npy, zarr
+from convforge.imaging.windowed import npy, tiff, zarr
 from convforge.imaging.windowed.contract import (
     Layout,
     Place,
@@ -38,19 +38,23 @@ __all__ = [
     "place_of",
 ]
 
-FORMATS = (zarr.FORMAT, npy.FORMAT)
+FORMATS = (zarr.FORMAT, npy.FORMAT, tiff.FORMAT)
 
 
 def known_suffixes() -> str:
-    return " or ".join(suffix for kind in FORMATS for suffix in kind.suffixes)
+    """Return the suffixes of files that are written in windows, as a text."""
+    *most, last = (suffix for kind in FORMATS for suffix in kind.suffixes)
+    return f"{', '.join(most)} or {last}"
 
 
 def format_of(place: Place) -> WindowFormat | None:
-    """Return the format that a suffix names, or None; a local Zarr array inside a group needs no suffix."""
+    """Return the format that a suffix names, or None; a local Zarr array or TIFF may have another suffix."""
     for kind in FORMATS:
-        if place.suffix.lower() in kind.suffixes:
+        if place.suffix.lower() in kind.suffixes + kind.reads:
             return kind
-    return zarr.FORMAT if isinstance(place, Path) and zarr.is_zarr(place) else None
+    if isinstance(place, Path):
+        return zarr.FORMAT if zarr.is_zarr(place) else tiff.FORMAT if tiff.is_tiff(place) else None
+    return None
 
 
 def open_windows(place: Place) -> WindowReader:

@@ -147,7 +147,7 @@ class WindowFormat:
     """
 
     name: str
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...]  # of files that it reads and writes
     is_own: Callable[[Path], bool]
     open: Callable[[Place], WindowReader]
     arranged: Callable[[Layout], Layout]
@@ -157,3 +157,4 @@ class WindowFormat:
     schemes: frozenset[str] = frozenset()  # of URLs that it reads
     written_schemes: frozenset[str] = frozenset()  # of URLs that it writes
     notes: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=lambda source, layout: ())  # said at once
+    reads: tuple[str, ...] = ()  # suffixes of files that it reads and does not write

@@ -6,8 +6,6 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import (
     ASSOCIATED,
@@ -24,8 +22,8 @@ from convforge.imaging.windowed import tiff_directories as td
 from convforge.imaging.windowed.byte_ranges import RangeFile, open_bytes
 from convforge.imaging.windowed.contract import Layout, Place, Region
 from convforge.imaging.windowed.tiff_directories import TiffBytes, open_tiff
-from convforge.imaging.windowed.tiff_segments import Segments, check_page, check_stored
-from convforge.imaging.windowed.tiff_series import series_of
+from convforge.imaging.windowed.tiff_segments import JPEG, Segments, check_page, check_stored, read_window
+from convforge.imaging.windowed.tiff_series import SLIDES, series_of
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -52,34 +50,22 @@ class TiffReader:
         self.first = self.series.first
         _check_kind(place, self.first)
         check_page(self.tiff, self.first)
-        self.segments = Segments(self.first)
+        self.segments = Segments(self.first, jfif=_is_jfif(self.tiff, self.first))
         self._pages = tuple(self.series.pages.values()) if self.plane_count > 1 else ()
         self._check_stored()
         self.layout = self._layout()
+
+    @property
+    def is_slide(self) -> bool:
+        """True for the files of slide scanners, whose descriptions tell of further images."""
+        return any(getattr(self.file, f"is_{kind}") for kind in SLIDES)
 
     @property
     def plane_count(self) -> int:
         return math.prod(self.series.pages.values())
 
     def read(self, region: Region) -> Array:
-        grid, number = self.segments.grid, len(self._pages)
-        shape = tuple(part.stop - part.start for part in region)
-        out: Array = np.zeros(shape, self.layout.dtype)
-        region = tuple(slice(int(part.start), int(part.stop)) for part in region)
-        pages, rest = region[:number], region[number:]
-        y, x = rest[1:3] if grid.planes > 1 else rest[:2]
-        band = rest[2] if grid.samples > 1 else slice(0, 1)
-        for index in np.ndindex(shape[:number]):
-            at = tuple(part.start + i for part, i in zip(pages, index, strict=True))
-            plane = int(np.ravel_multi_index(at, self._pages)) if at else 0
-            tiff, source, page = self.series.planes.at(plane)
-            if page < 0:
-                continue
-            for sample in range(rest[0].start, rest[0].stop) if grid.planes > 1 else (0,):
-                target = out[(*index, sample - rest[0].start)] if grid.planes > 1 else out[index]
-                target = target if grid.samples > 1 else target[..., np.newaxis]
-                self.segments.read(tiff, source, page, sample, y, x, band, target)
-        return out
+        return read_window(self.series.planes, self.segments, self._pages, region)
 
     def fingerprint(self) -> str:
         return "; ".join(tiff.ranges.fingerprint() for tiff, _ in self.series.planes.files)
@@ -88,7 +74,7 @@ class TiffReader:
         grid, pages = self.segments.grid, self.series.pages if self._pages else {}
         letters = "".join(pages) + ("SYX" if grid.planes > 1 else "YXS" if grid.samples > 1 else "YX")
         sizes = dict(pages) | {"Y": grid.height, "X": grid.width, "S": grid.planes * grid.samples}
-        stored = {letter: 1 for letter in pages} | {"Y": grid.rows, "X": grid.columns, "S": grid.samples}
+        stored = dict.fromkeys(pages, 1) | {"Y": grid.rows, "X": grid.columns, "S": grid.samples}
         segment = tuple(stored[letter] for letter in letters)
         levels = tuple(
             tuple({**sizes, "Y": height, "X": width}[letter] for letter in letters)
@@ -138,6 +124,14 @@ def open_tifffile(tiff: TiffBytes) -> TiffFile:
         raise
     except Exception as error:
         raise tiff.damaged(f"tifffile says: {' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+def _is_jfif(tiff: TiffBytes, page: TiffPage) -> bool | None:
+    """Return True if the first JPEG data of a page whose first tile is absent have a JFIF header."""
+    if int(page.compression) not in JPEG or not len(page.dataoffsets) or page.dataoffsets[0]:
+        return None
+    at = next((offset for offset in page.dataoffsets if offset), 0)
+    return tiff.ranges.read(at, 10)[6:10] == b"JFIF"
 
 
 def _check_kind(place: Place, page: TiffPage) -> None:

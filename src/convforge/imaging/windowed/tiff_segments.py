@@ -10,12 +10,13 @@ import numpy as np
 
 from convforge.imaging.formats.tiff import BEST_RATIO, LOOSEST_RATIO
 from convforge.imaging.image import Array, ImageError, check_proportion
+from convforge.imaging.windowed.contract import Region
 from convforge.imaging.windowed.tiff_directories import TiffBytes
 
 if TYPE_CHECKING:
     from tifffile import TiffPage
 
-    from convforge.imaging.windowed.tiff_series import Source
+    from convforge.imaging.windowed.tiff_series import Planes, Source
 
 # Compressions whose data begin with a header that tells the size.
 JPEG, JPEG_2000 = {6, 7, 33007, 34892}, {33003, 33004, 33005, 34712}
@@ -54,13 +55,23 @@ def grid_of(page: TiffPage) -> Grid:
 
 
 class Segments:
-    """Strips or tiles of pages that are alike; `first` is one of these pages."""
+    """Strips or tiles of pages that are alike.
 
-    def __init__(self, first: TiffPage) -> None:
+    Parameters
+    ----------
+    first : TiffPage
+        One of these pages.
+    jfif : bool, optional
+        JPEG data have JFIF headers, which tell their colours; by default as in the first strip or tile of the page.
+    """
+
+    def __init__(self, first: TiffPage, *, jfif: bool | None = None) -> None:
         self.grid, self.dtype = grid_of(first), np.dtype(first.dtype).newbyteorder("=")
         self.compression = int(first.compression)
         self._stored = self.dtype.newbyteorder(first.parent.byteorder)
         self._header = first.jpegheader
+        if jfif is not None:
+            first.is_jfif = jfif  # tifffile asks it when it makes the decoder
         first.init_decode()
         self._decode = first.decode
         # Any row of an uncompressed strip can be read alone.
@@ -173,6 +184,27 @@ def _jpeg_2000_size(data: bytes) -> tuple[int, int] | None:
         return None
     width, height, left, top = struct.unpack_from(">IIII", data, at + 8)
     return height - top, width - left
+
+
+def read_window(planes: Planes, segments: Segments, pages: tuple[int, ...], region: Region) -> Array:
+    """Return a window as a new array; `pages` are the sizes of the page axes, with which `region` begins."""
+    grid, number = segments.grid, len(pages)
+    region = tuple(slice(int(part.start), int(part.stop)) for part in region)
+    shape = tuple(part.stop - part.start for part in region)
+    out: Array = np.zeros(shape, segments.dtype)
+    rest = region[number:]
+    y, x = rest[1:3] if grid.planes > 1 else rest[:2]
+    band = rest[2] if grid.samples > 1 else slice(0, 1)
+    for index in np.ndindex(shape[:number]):
+        at = tuple(part.start + i for part, i in zip(region, index, strict=False))
+        tiff, source, page = planes.at(int(np.ravel_multi_index(at, pages)) if at else 0)
+        if page < 0:
+            continue
+        for sample in range(rest[0].start, rest[0].stop) if grid.planes > 1 else (0,):
+            target = out[(*index, sample - rest[0].start)] if grid.planes > 1 else out[index]
+            target = target if grid.samples > 1 else target[..., np.newaxis]
+            segments.read(tiff, source, page, sample, y, x, band, target)
+    return out
 
 
 def check_page(tiff: TiffBytes, first: TiffPage) -> None:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 REDUCED_OR_MASK = tiff_tags.REDUCED | tiff_tags.MASK
 
-# Formats whose pages tifffile sorts into images: slides, and two of microscopes.
-SORTED_BY_TIFFFILE = ("svs", "ndpi", "scn", "bif", "qpi", "philips", "avs", "lsm", "stk")
+# Formats whose pages tifffile sorts into images: those of slide scanners, and two of microscopes.
+SLIDES = ("svs", "ndpi", "scn", "bif", "qpi", "philips", "avs")
+SORTED_BY_TIFFFILE = (*SLIDES, "lsm", "stk")
 
 # The most pages of a file of which tifffile is asked to find a pyramid without marks.
 FEW = 4096
@@ -159,7 +160,7 @@ def _sorted_by_tifffile(tiff: TiffBytes, file: TiffFile) -> Series:
     pages = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
     if math.prod(pages.values()) != len(held):
         raise ImageError(f"{tiff.place}: axes {main.axes} in {len(held)} pages; export the image as OME-TIFF first")
-    levels = tuple((dict(zip(level.axes, level.shape, strict=True)) for level in main.levels[1:]))
+    levels = tuple(dict(zip(level.axes, level.shape, strict=True)) for level in main.levels[1:])
     lost = tuple(f"the image {_named(series)}" for series in every if series is not main)
     return Series(
         first, Planes([(tiff, _asked(tiff, lambda: HeldTables(held)))]), _lettered(pages),
