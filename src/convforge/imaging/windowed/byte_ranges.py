@@ -52,6 +52,8 @@ class LocalBytes:
 
     def read(self, at: int, count: int) -> bytes:
         try:
+            if at >= self.size:  # also a position that no file can have
+                return b""
             if hasattr(os, "pread"):
                 return os.pread(self._file, count, at)
             with self._turn:

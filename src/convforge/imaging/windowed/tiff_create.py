@@ -140,25 +140,29 @@ def _write_level(writer: Any, letters: str, shape: tuple[int, ...], storage: Sto
 
 def metadata_of(layout: Layout, source: WindowReader) -> Metadata:
     """Return the metadata of the first page of a result: the source's, with the resolution of the result."""
-    x = layout.axes.index("X")
     if not isinstance(source, TiffReader):
-        spacing = layout.spacing[x - 1 : x + 1]
-        if not all(spacing):
-            return Metadata()
-        down, across = (float(one or 1) for one in spacing)
-        return Metadata(resolution=(10000.0 / across, 10000.0 / down), unit="centimeter")
+        return Metadata() if (found := _resolution(layout)) is None else Metadata(found, "centimeter")
+    x = layout.axes.index("X")
     premultiplied = ASSOCIATED in source.first.extrasamples
     metadata = tiff_tags.metadata_of_page(source.file, source.first, premultiplied=premultiplied)
     grid = source.segments.grid
     step_y, step_x = round(grid.height / layout.shape[x - 1]), round(grid.width / layout.shape[x])
-    if (step_y, step_x) == (1, 1):
-        return metadata
-    kept, lost = exif.without_pixels(exif.main_of(metadata.exif))
-    metadata = replace(metadata, exif=exif.pack_block(kept), left=(*metadata.left, *lost))
+    if (step_y, step_x) != (1, 1):
+        kept, lost = exif.without_pixels(exif.main_of(metadata.exif))
+        metadata = replace(metadata, exif=exif.pack_block(kept), left=(*metadata.left, *lost))
+    if metadata.pixels_per("inch") is None and not source.file.is_imagej and (found := _resolution(layout)) is not None:
+        return replace(metadata, resolution=found, unit="centimeter")
     if metadata.resolution is None:
         return metadata
     across, down = metadata.resolution
     return replace(metadata, resolution=(across / step_x, down / step_y))
+
+
+def _resolution(layout: Layout) -> tuple[float, float] | None:
+    """Return samples per centimetre along x and y, or None if the spacing is unknown."""
+    x = layout.axes.index("X")
+    down, across = layout.spacing[x - 1 : x + 1] if layout.spacing else (None, None)
+    return (10000.0 / across, 10000.0 / down) if across and down else None
 
 
 def is_ome(source: WindowReader, name: str) -> bool:

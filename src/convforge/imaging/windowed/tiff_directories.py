@@ -39,6 +39,12 @@ ALIKE = (
     TILE_LENGTH, EXTRA, FORMAT, DEPTH,
 )  # fmt: skip
 
+# Tags of one value.
+SINGLE = {
+    WIDTH, LENGTH, COMPRESSION, PHOTOMETRIC, 266, ORIENTATION, SAMPLES, PLANAR, 296, PREDICTOR, TILE_WIDTH, TILE_LENGTH,
+    DEPTH,
+}  # fmt: skip
+
 # The most directories of a file and entries of a directory; more are a sign of damage.
 MOST_DIRECTORIES, MOST_ENTRIES = 2**24, 4096
 
@@ -53,6 +59,10 @@ class Entry:
     count: int
     at: int
     inline: bytes | None  # the values, if they are in the entry
+
+    def in_file(self) -> Entry:
+        """Return an entry whose values are read from the file each time."""
+        return Entry(self.kind, self.count, self.at, None)
 
 
 Entries = dict[int, Entry]
@@ -211,12 +221,13 @@ class Tables:
         return found
 
     def places(self, page: int) -> tuple[Entry, Entry]:
-        """Return the entries of the positions and of the byte counts."""
+        """Return the entries of the positions and of the byte counts, whose values a writer may change."""
         entries = self.entries(page)
         pairs = ((TILE_OFFSETS, TILE_COUNTS), (STRIP_OFFSETS, STRIP_COUNTS))
         for offsets, counts in pairs:
             if offsets in entries and counts in entries:
-                return entries[offsets], entries[counts]
+                found = entries[offsets], entries[counts]
+                return found[0].in_file(), found[1].in_file()
         raise self.tiff.damaged(f"page {page + 1} has no table of its pixel data")
 
     def segments(self, page: int, first: int, count: int) -> tuple[list[int], list[int]]:

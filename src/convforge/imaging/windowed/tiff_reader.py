@@ -20,9 +20,10 @@ from convforge.imaging.formats.tiff import (
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
 from convforge.imaging.windowed import tiff_directories as td
 from convforge.imaging.windowed.byte_ranges import RangeFile, open_bytes
+from convforge.imaging.windowed.codec_headers import JPEG
 from convforge.imaging.windowed.contract import Layout, Place, Region
 from convforge.imaging.windowed.tiff_directories import TiffBytes, open_tiff
-from convforge.imaging.windowed.tiff_segments import JPEG, Segments, check_page, check_stored, read_window
+from convforge.imaging.windowed.tiff_segments import Segments, check_page, check_stored, read_window
 from convforge.imaging.windowed.tiff_series import SLIDES, series_of
 
 if TYPE_CHECKING:
@@ -45,10 +46,19 @@ class TiffReader:
         self.path, self.attributes = place, dict[str, Any]()
         self._ranges = open_bytes(place)
         self.tiff = open_tiff(place, self._ranges)
+        try:
+            self._open()
+        except (ImageError, MemoryError):
+            raise
+        except Exception as error:  # tifffile meets damage in many ways
+            fault = " ".join(str(error).split()) or type(error).__name__
+            raise self.tiff.damaged(f"its tags contradict each other ({fault})") from error
+
+    def _open(self) -> None:
         self.file = open_tifffile(self.tiff)
         self.series = series_of(self.tiff, self.file)
         self.first = self.series.first
-        _check_kind(place, self.first)
+        _check_kind(self.path, self.first)
         check_page(self.tiff, self.first)
         self.segments = Segments(self.first, jfif=_is_jfif(self.tiff, self.first))
         self._pages = tuple(self.series.pages.values()) if self.plane_count > 1 else ()
@@ -117,6 +127,9 @@ def open_tifffile(tiff: TiffBytes) -> TiffFile:
         for code in (td.WIDTH, td.LENGTH):
             if not tiff.number(entries, code, 0):
                 raise tiff.damaged(f"its first page has no {exif.tag_name(code)}")
+        for code in td.SINGLE & entries.keys():
+            if entries[code].count != 1:
+                raise tiff.damaged(f"{exif.tag_name(code)} has {entries[code].count} values")
     try:
         handle = io.BufferedReader(RangeFile(tiff.ranges, tiff.place.name))
         return TiffFile(handle, name=tiff.place.name)

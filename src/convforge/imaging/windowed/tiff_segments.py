@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from convforge.imaging.formats.tiff import BEST_RATIO, LOOSEST_RATIO
 from convforge.imaging.image import Array, ImageError, check_proportion
+from convforge.imaging.windowed.codec_headers import declared_size
 from convforge.imaging.windowed.contract import Region
 from convforge.imaging.windowed.tiff_directories import TiffBytes
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from tifffile import TiffPage
 
     from convforge.imaging.windowed.tiff_series import Planes, Source
-
-# Compressions whose data begin with a header that tells the size.
-JPEG, JPEG_2000 = {6, 7, 33007, 34892}, {33003, 33004, 33005, 34712}
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,6 @@ class Segments:
         self._check_header(tiff, data, at)
         try:
             decoded, _, _ = self._decode(data, index, jpegtables=tables, jpegheader=self._header)
-        except MemoryError:
-            raise
         except Exception as error:  # each codec raises its own
             fault = " ".join(str(error).split()) or type(error).__name__
             raise tiff.damaged(f"pixel data at {at} cannot be decoded ({fault})") from error
@@ -126,12 +121,8 @@ class Segments:
         return array
 
     def _check_header(self, tiff: TiffBytes, data: bytes, at: int) -> None:
-        """Refuse JPEG and JPEG 2000 data of an image larger than the segment, before they are decoded."""
-        size = None
-        if self.compression in JPEG and self._header is None:
-            size = _jpeg_size(data)
-        elif self.compression in JPEG_2000:
-            size = _jpeg_2000_size(data)
+        """Refuse data that declare an image larger than the segment, before they are decoded."""
+        size = declared_size(self.compression, data) if self._header is None else None
         if size is not None and (size[0] > self.grid.rows + 16 or size[1] > self.grid.columns + 16):
             raise tiff.damaged(f"pixel data at {at} declare {size[1]} x {size[0]} pixels in a segment")
 
@@ -160,30 +151,6 @@ class Segments:
                 begin = at + (number - top) * row + x.start * pixel
                 data = tiff.exactly(begin, (x.stop - x.start) * pixel, "pixel data")
                 target[number - start] = np.frombuffer(data, self._stored).reshape(-1, grid.samples)[:, band]
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return height and width in a JPEG's frame header, or None without one."""
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return height, width
-        if marker == 0xFF or 0xD0 <= marker <= 0xD8:
-            at += 1 if marker == 0xFF else 2
-            continue
-        at += 2 + struct.unpack_from(">H", data, at + 2)[0]
-    return None
-
-
-def _jpeg_2000_size(data: bytes) -> tuple[int, int] | None:
-    """Return height and width in the header of a JPEG 2000 codestream, or None without one."""
-    at = data.find(b"\xff\x4f\xff\x51", 0, 4096)
-    if at < 0 or at + 24 > len(data):
-        return None
-    width, height, left, top = struct.unpack_from(">IIII", data, at + 8)
-    return height - top, width - left
 
 
 def read_window(planes: Planes, segments: Segments, pages: tuple[int, ...], region: Region) -> Array:

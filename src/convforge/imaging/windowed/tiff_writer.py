@@ -160,7 +160,7 @@ class TiffLevel:
         return array
 
     def finish(self) -> None:
-        self._appended.file.sync()
+        """Do nothing: every window is on the disk."""
 
 
 class TiffWriter(TiffLevel):
@@ -169,6 +169,10 @@ class TiffWriter(TiffLevel):
     def __init__(self, base: TiffLevel, levels: Sequence[TiffLevel]) -> None:
         super().__init__(base._appended, base.layout, base._storage, base._tables, base._segments)
         self.levels = tuple(levels)
+
+    def finish(self) -> None:
+        """Close the file, also for the reduced copies."""
+        self._appended.file.close()
 
 
 def level_layout(layout: Layout, shape: tuple[int, ...]) -> Layout:
