@@ -191,7 +191,8 @@ def test_from_an_array(tmp_path: Path, axes: str, shape: Any, chunks: Any, tile:
     np.save(tmp_path / "a.npy", array)
     source = open_windows(tmp_path / "a.npy")
     spacing = tuple({"Y": 0.5, "X": 0.25, "Z": 2.0}.get(letter) for letter in axes)
-    layout = layout_for(source, tmp_path / name, axes, chunks=chunks, shards=chunks, spacing=spacing)
+    names = ("red", "green", "blue") if axes == "TCZYX" else ()
+    layout = layout_for(source, tmp_path / name, axes, chunks=chunks, shards=chunks, spacing=spacing, channels=names)
     writer = begun(source, tmp_path / name, layout)
     filled(writer, array)
     np.testing.assert_array_equal(whole(writer), array)
@@ -205,8 +206,8 @@ def test_from_an_array(tmp_path: Path, axes: str, shape: Any, chunks: Any, tile:
     found = open_windows(tmp_path / name).layout
     if axes == "TCZYX":
         assert (found.axes, found.shape) == (axes, shape)
-        if file.is_ome:
-            assert found.spacing == pytest.approx(spacing)
+        assert found.spacing == pytest.approx(spacing)
+        assert found.channels == ("red", "green", "blue")
     assert found.spacing[found.axes.index("X")] == pytest.approx(0.25)
 
 

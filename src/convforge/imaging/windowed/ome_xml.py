@@ -43,6 +43,7 @@ class OmeImage:
     samples: int = 1  # samples of a channel, as in RGB
     runs: list[PlaneRun] = field(default_factory=list)
     images: int = 0
+    elsewhere: str = ""  # the file that has the metadata of this one
 
     @property
     def pages(self) -> dict[str, int]:
@@ -86,6 +87,8 @@ def read_ome(text: str, name: str) -> OmeImage:
             if event == "start":
                 if tag == "OME":
                     own = given.get("UUID", "")
+                elif tag == "BinaryOnly":
+                    image.elsewhere = given.get("MetadataFile", "another file")
                 elif tag == "Image":
                     image.images += 1
                 elif image.images == 1 and tag == "Pixels":
@@ -107,7 +110,7 @@ def read_ome(text: str, name: str) -> OmeImage:
                 element.clear()
     except (ElementTree.ParseError, ValueError, KeyError) as error:
         raise ImageError(f"damaged OME-XML ({error})") from error
-    if not image.sizes:
+    if not image.sizes and not image.elsewhere:
         raise ImageError("OME-XML without an image")
     return image
 

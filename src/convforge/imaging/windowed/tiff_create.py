@@ -185,7 +185,11 @@ def description_of(layout: Layout, source: WindowReader, storage: Storage, name:
         text, kept = _kept_description(known, pages)
     if kept or not pages or set(pages) <= {"I"}:
         return text.encode()
-    return json.dumps({"shape": layout.shape, "axes": layout.axes}).encode()
+    note: dict[str, Any] = {"shape": layout.shape, "axes": layout.axes}
+    depth = dict(zip(layout.axes, layout.spacing, strict=False)).get("Z")
+    note |= {"spacing": depth, "unit": "um"} if depth else {}
+    note |= {"Channel": {"Name": layout.channels}} if layout.channels else {}
+    return json.dumps(note).encode()
 
 
 def _kept_description(known: TiffReader, pages: dict[str, int]) -> tuple[str, bool]:

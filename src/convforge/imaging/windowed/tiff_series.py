@@ -210,6 +210,8 @@ def _ome(tiff: TiffBytes, series: Series, chain: Chain, tables: Tables) -> Serie
     own = tiff.place.name.removesuffix(".incomplete")
     try:
         image = ome_xml.read_ome(series.first.description, own)
+        if image.elsewhere:
+            return replace(series, lost=(*series.lost, f"OME-XML in the file {image.elsewhere}"))
         counts = {"": len(tables.offsets)}
         files: list[tuple[TiffBytes, Source]] = [(tiff, Tables(tiff, chain.offsets))]
         for name in dict.fromkeys(run.file for run in image.runs if run.file):
@@ -288,7 +290,17 @@ def _shaped(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, cou
         series, count = _undivided(tiff, series, tables, total // first.size), total // first.size
     if isinstance(letters, str) and len(letters) == len(shape) == len(set(letters)):
         pages = {letter: size for letter, size in zip(letters, shape, strict=True) if letter not in "YXS"}
-        return replace(series, pages=_lettered(pages)) if math.prod(pages.values()) == count else series
+        if math.prod(pages.values()) != count:
+            return series
+        pages, spacing, channels = _lettered(pages), dict(series.spacing), given[0].get("Channel", {})
+        names = channels.get("Name") if isinstance(channels, dict) else None
+        depth, unit = given[0].get("spacing"), ome_xml.MICROMETRES.get(str(given[0].get("unit")))
+        if isinstance(depth, int | float) and depth > 0 and unit is not None:
+            spacing["Z"] = depth * unit
+        return replace(
+            series, pages=pages, spacing=spacing,
+            channels=tuple(map(str, names)) if isinstance(names, list) and len(names) == pages.get("C") else (),
+        )  # fmt: skip
     narrow = may_hold_bands_as_columns((count, first.imagelength, first.imagewidth)) and first.samplesperpixel == 1
     return replace(series, unclear=narrow)
 
