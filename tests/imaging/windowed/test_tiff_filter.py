@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +108,36 @@ def test_resumed_after_an_end_at_any_window(
     outcome = run()
     assert outcome.resumed >= 2
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "b.tif"), convforge.filter(array, "box:3"))
+
+
+COMMAND = """
+import sys, convforge
+convforge.filter_large(sys.argv[1], sys.argv[2], "laplacian", memory=60_000, workers=1)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+@pytest.mark.parametrize("grid", GRIDS[:3], ids=["tiles", "strips", "rows"])
+def test_a_killed_run_is_resumed(tmp_path: Path, grid: dict[str, Any]) -> None:
+    array, target = noise(3000, 96), tmp_path / "b.tif"
+    tifffile.imwrite(tmp_path / "a.tif", array, **PLAIN | grid)
+    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(tmp_path / "a.tif"), str(target)])
+    journal, until = tmp_path / "b.tif.journal", time.monotonic() + 120
+    try:
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
+            assert running.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    assert not target.exists()
+    run = LargeFilter(tmp_path / "a.tif", target, recipe("laplacian"), memory=60_000, workers=1)
+    outcome = run()
+    assert outcome.resumed >= 4
+    assert outcome.units > 0
+    np.testing.assert_array_equal(tifffile.imread(target), convforge.filter(array, "laplacian"))
 
 
 def test_of_memory(tmp_path: Path) -> None:

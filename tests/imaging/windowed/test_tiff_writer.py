@@ -239,6 +239,34 @@ def test_ome_xml_is_kept_and_made_true(tmp_path: Path) -> None:
     assert "<OME " in text
 
 
+def test_imagej_stays_imagej(tmp_path: Path) -> None:
+    array = noise(2, 3, 40, 50, dtype=np.uint16)
+    metadata = {"axes": "ZCYX", "spacing": 3.0, "unit": "um", "min": 0.0, "max": 99.0}
+    tifffile.imwrite(tmp_path / "a.tif", array, imagej=True, metadata=metadata, resolution=(4.0, 2.0))
+    source, layout, _ = copied(tmp_path / "a.tif", tmp_path / "b.tif")
+    with tifffile.TiffFile(tmp_path / "b.tif") as file:
+        assert file.is_imagej
+        assert file.series[0].axes == "ZCYX"
+        assert file.imagej_metadata is not None
+        assert "max" not in file.imagej_metadata
+        np.testing.assert_array_equal(file.series[0].asarray(), array)
+    assert open_windows(tmp_path / "b.tif").layout.spacing == pytest.approx((3.0, None, 0.5, 0.25))
+    assert module.FORMAT.lost(source, layout) == ("range that ImageJ shows",)
+    half = layout_for(source, tmp_path / "b.tif", shape=(2, 3, 20, 25), spacing=(3.0, None, 1.0, 0.5))
+    begun(source, tmp_path / "c.tif", half)
+    assert open_windows(incomplete(tmp_path / "c.tif")).layout.spacing == pytest.approx((3.0, None, 1.0, 0.5))
+
+
+def test_imagej_with_fewer_pages_is_described_anew(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", noise(3, 40, 50, dtype=np.uint16), imagej=True, metadata={"axes": "CYX"})
+    source = open_windows(tmp_path / "a.tif")
+    layout = module.FORMAT.arranged(Layout((40, 50), np.dtype(np.uint16), "YX"))
+    begun(source, tmp_path / "b.tif", layout)
+    with tifffile.TiffFile(incomplete(tmp_path / "b.tif")) as file:
+        assert not file.is_imagej
+    assert "ImageJ's description" in module.FORMAT.lost(source, layout)
+
+
 def test_windows_from_several_threads(tmp_path: Path) -> None:
     array = noise(256, 256, 3)
     kept(tmp_path / "a.tif", array, "contig", tile=(32, 32), compression="zlib")

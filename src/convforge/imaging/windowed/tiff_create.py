@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convforge.imaging.axes import Axes
 from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import ASSOCIATED
 from convforge.imaging.image import ImageError, Metadata
@@ -178,8 +177,7 @@ def description_of(layout: Layout, source: WindowReader, storage: Storage, name:
     if is_ome(source, name):
         text = known.first.description if known is not None and known.file.is_ome else None
         return ome_write.ome_of(layout, storage.samples, storage.order, name, text)
-    form = PageForm.of(layout.axes)
-    pages = {letter: size for letter, size in form.sizes(layout.shape).items() if letter in form.pages}
+    pages = _pages(layout)
     text, kept = "", False
     if known is not None and not known.is_slide:
         text, kept = _kept_description(known, pages)
@@ -192,13 +190,19 @@ def description_of(layout: Layout, source: WindowReader, storage: Storage, name:
     return json.dumps(note).encode()
 
 
+def _pages(layout: Layout) -> dict[str, int]:
+    """Return the sizes of the page axes by letter."""
+    form = PageForm.of(layout.axes)
+    return {letter: size for letter, size in form.sizes(layout.shape).items() if letter in form.pages}
+
+
 def _kept_description(known: TiffReader, pages: dict[str, int]) -> tuple[str, bool]:
     """Return a TIFF's description, and True if it names the axes of its pages, which are those of the result."""
     text, series = str(known.first.description), known.series
     if known.file.is_shaped:
         return "" if text.startswith(("{", "shape=")) else text, False
     if known.file.is_imagej:
-        same = dict(series.pages) == pages or math.prod(pages.values()) == 1
+        same = dict(series.pages) == pages  # it counts pages by axis
         return (re.sub(r"^(min|max)=.*\n?", "", text, flags=re.MULTILINE), True) if same else ("", False)
     return text, False
 
@@ -214,10 +218,7 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
         return (*found, "the scanner's description")
     if source.file.is_imagej and re.search(r"^(min|max)=", source.first.description, re.MULTILINE):
         found += ("range that ImageJ shows",)
-    axes = Axes(layout.axes)
-    changed = len(axes.pages) > 0 and source.file.is_imagej and source.series.pages != {
-        letter: size for letter, size in zip(layout.axes, layout.shape, strict=True) if letter not in "YXS"
-    }  # fmt: skip
+    changed = source.file.is_imagej and dict(source.series.pages) != _pages(layout)
     return found + (("ImageJ's description",) if changed else ())
 
 
