@@ -56,6 +56,6 @@ class Shelf:
             return self.arrays.setdefault(str(place), Kept(place, layout))
 
         return WindowFormat(
-            "shelf", (".kept",), lambda path: False, lambda place: self.arrays[str(place)], lambda layout: layout,
+            "shelf", (".kept",), lambda path: False, lambda place: self.arrays[str(place)], lambda layout, place, source: layout,
             create, create, schemes=frozenset({"shelf"}), written_schemes=frozenset({"shelf"}),
         )  # fmt: skip

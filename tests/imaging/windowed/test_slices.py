@@ -157,7 +157,8 @@ def test_planes_of_several_axes_are_numbered_through_and_keep_their_bands(tmp_pa
 
 
 def test_the_writer_reads_its_windows_again_and_a_killed_run_leaves_no_trace(tmp_path: Path) -> None:
-    layout = slices.arranged(open_windows(written(tmp_path / "in")).layout)
+    reader = open_windows(written(tmp_path / "in"))
+    layout = slices.arranged(reader.layout, tmp_path / "out", reader)
     kind = format_of(SliceFolder.of(tmp_path / "out", ".tif"))
     assert kind is not None
     source = open_windows(tmp_path / "in")

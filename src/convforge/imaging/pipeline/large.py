@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Never
 import numpy as np
 
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others, whole_number
+from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, kernel_array
 from convforge.imaging.image import Array, ImageError
@@ -25,7 +26,7 @@ from convforge.imaging.kernels import load_kernel, needs_spacing
 from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.heap import trim
 from convforge.imaging.pipeline.journal import Journal
-from convforge.imaging.pipeline.lanes import Clock, Lane
+from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
 from convforge.imaging.pipeline.large_plan import LargePlan, spacing_of
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
 from convforge.imaging.pipeline.recipe import Depth, Recipe
@@ -91,7 +92,7 @@ class LargeFilter(LargePlan):
             journal.remove()
         finally:
             journal.close()
-        lost = self.format.lost(self.reader, self.result)
+        lost = self.format.lost(self.file, self.result)
         return Outcome(self.units - resumed, resumed, perf_counter() - begin, rate, lost)
 
     def finished(self) -> frozenset[int]:
@@ -138,6 +139,7 @@ class LargeFilter(LargePlan):
             "--scale": recipe.scale,
             "--gray": recipe.gray,
             "--axes": recipe.axes,
+            "--region, --channel, --z or --time": None if recipe.selection is None else str(recipe.selection),
             "--device": recipe.device,
             "the method": self.passes[0].method,
         }
@@ -146,13 +148,13 @@ class LargeFilter(LargePlan):
         """Return the writer of the incomplete result: that of the earlier run, or a new one."""
         place = self.incomplete
         if journal.finished:
-            writer = self.format.reopen(place, self.result, self.reader)
+            writer = self.format.reopen(place, self.result, self.file)
             if (writer.layout.shape, writer.layout.dtype) != (self.result.shape, self.result.dtype):
                 raise ImageError(f"{place}: is of another result; remove it and {journal.path} to begin anew")
             return writer
         try:
             remove(place)
-            return self.format.create(place, self.result, self.reader)
+            return self.format.create(place, self.result, self.file)
         except BaseException as error:
             with suppress(OSError):  # a cleanup error must not hide the first error
                 remove(place)
@@ -181,20 +183,21 @@ class LargeFilter(LargePlan):
         """Compute the units of a pass that are left; yield the bytes in and out of each. Its first unit is `first`."""
         convolvers = {device: step.recipe.convolver(clock, device) for device in self.devices}
         share = step.source.nbytes // len(step.division)
+        ring = HostRing(runtime_of(self.devices[0]), step.buffer_bytes)
 
         def load(number: int) -> Loaded:
             try:
-                return step.load(reader, number, clock)
+                return step.load(reader, number, ring, clock)
             except ImageError as error:
                 named = str(error).startswith(str(self.source))
                 raise error if named else ImageError(f"{self.source}: {error}") from error
 
         def compute(lane: tuple[str, Lane], loaded: Loaded) -> Computed:
             device, own = lane
-            return step.compute(own, device, convolvers[device], loaded)
+            return step.compute(own, device, convolvers[device], loaded, ring)
 
         def store(computed: Computed) -> int:
-            nbytes = step.store(writer, computed, clock)
+            nbytes = step.store(writer, computed, ring, clock)
             journal.record(first + computed.number)
             trim()
             return nbytes

@@ -19,8 +19,9 @@ from convforge.imaging.image import ImageError, is_sample_dtype
 from convforge.imaging.pipeline.lanes import memory_share
 from convforge.imaging.pipeline.passes import Limits, Pass, recipe_bands
 from convforge.imaging.pipeline.recipe import Depth, Recipe
-from convforge.imaging.pipeline.units import Division
-from convforge.imaging.windowed import FORMATS, Layout, Place, Url, WindowFormat, format_of, open_windows, place_of
+from convforge.imaging.pipeline.units import Division, decoded
+from convforge.imaging.windowed import FORMATS, Layout, Place, Url, WindowFormat, WindowReader, format_of, open_windows, place_of
+from convforge.imaging.windowed.selected import Selected
 from convforge.imaging.windowed.result import check_places, factors_of, letters_of, result_layout
 
 INCOMPLETE, JOURNAL = ".incomplete", ".journal"
@@ -65,8 +66,13 @@ class LargePlan:
         self.workers = workers or max(runtime_of("cpu").facts.cores, 2)
         self.devices = devices_of(recipe.device)
         self.format = self._target_format(formats)
+        file = self.reader
+        letters = letters_of(self.source, file.layout, recipe.axes)
+        named = bool(recipe.axes or file.layout.axes)
+        if recipe.selection is not None:
+            self.reader = Selected(file, recipe.selection, letters)
+            letters = self.reader.layout.axes
         source_layout = self.reader.layout
-        letters = letters_of(self.source, source_layout, recipe.axes)
         dtype = recipe.out_dtype or source_layout.dtype
         if not is_sample_dtype(dtype):
             raise ImageError(f"{self.target}: {dtype} is no sample type of an image; choose uint8 or float32")
@@ -75,11 +81,28 @@ class LargePlan:
                 f"{self.source}: has no axis Z ({letters}), along which the kernel reaches; name it --axes"
             )
         layout = result_layout(
-            source_layout, letters, dtype, named=bool(recipe.axes or source_layout.axes),
-            bands=_bands_of_result(recipe, source_layout, letters), stride=recipe.stride,
+            source_layout, letters, dtype, named=named, bands=_bands_of_result(recipe, source_layout, letters),
+            stride=recipe.stride, part=self._part(letters),
         )  # fmt: skip
-        self.result = self.format.arranged(layout)
+        self.result = self.format.arranged(layout, self.target, self.file)
         self.passes = self._passes(letters)
+
+    @property
+    def file(self) -> WindowReader:
+        """The reader of the whole file."""
+        return self.reader.file if isinstance(self.reader, Selected) else self.reader
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before the run starts."""
+        return self.format.notes(self.file, self.result)
+
+    def _part(self, letters: str) -> tuple[slice, slice] | None:
+        """Return the rows and columns of the source whose results are wanted; None for all."""
+        selection, sizes = self.recipe.selection, dict(zip(letters, self.reader.layout.shape, strict=True))
+        if selection is None or selection.region is None:
+            return None
+        return selection.rows_columns(sizes["Y"], sizes["X"])
 
     @property
     def division(self) -> Division:
@@ -136,7 +159,13 @@ class LargePlan:
     def _passes(self, letters: str) -> list[Pass]:
         limits = Limits(self.memory, self.workers, self.devices)
         try:
-            passes = [Pass(self.reader.layout, letters, self.result, self.recipe, limits)]
+            part, stride = self._part(letters), self.recipe.stride
+            origin = (0, 0) if part is None else (-(-part[0].start // stride[0]), -(-part[1].start // stride[1]))
+            passes = [
+                Pass(
+                    self.reader.layout, letters, self.result, self.recipe, limits, origin=origin, decoded=self._decoded
+                )
+            ]
             shapes = [self.result.shape, *self.result.levels]
             for larger, smaller in pairwise(shapes):
                 factors = factors_of(self.result.axes, larger, smaller)
@@ -148,6 +177,13 @@ class LargePlan:
         except ImageError as error:
             raise type(error)(f"{self.source}: {error}") from error
         return passes
+
+
+    def _decoded(self, shape: tuple[int, ...]) -> int:
+        """Return the most samples that the file's chunks hold of a window."""
+        if isinstance(self.reader, Selected):
+            return decoded(self.reader.shape_in_file(shape), self.reader.file.layout)
+        return decoded(shape, self.reader.layout)
 
 
 def spacing_of(source: str | Place, axes: str | None) -> dict[str, float | None]:

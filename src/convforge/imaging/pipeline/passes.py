@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +16,10 @@ from convforge.errors import UnsupportedProblem
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import Array, Image, ImageError, alpha_as
 from convforge.imaging.pipeline.flow import in_flight
-from convforge.imaging.pipeline.lanes import LANES, Clock, Convolver, Lane, lanes_of
+from convforge.imaging.pipeline.lanes import LANES, Clock, Convolver, HostRing, Lane, lanes_of
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
-from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of, decoded
+from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of
+from convforge.imaging.pipeline.units import decoded as samples_in_chunks
 from convforge.imaging.windowed import Layout, Windows, WindowWriter
 
 # The filter along Z reads each plane's result many times; this method holds a block of pixels in the cache.
@@ -73,6 +74,8 @@ class Pass:
         Rows above and columns left of an output's first pixel that it reads; by default the kernel is centred.
     origin : (int, int)
         Row and column of the filter's result at which `result` begins.
+    decoded : callable, optional
+        Returns the most samples that the source's chunks hold of a window of some shape.
 
     Attributes
     ----------
@@ -93,9 +96,11 @@ class Pass:
     def __init__(
         self, source: Layout, letters: str, result: Layout, recipe: Recipe, limits: Limits, *,
         before: tuple[int, int] | None = None, origin: tuple[int, int] = (0, 0),
+        decoded: Callable[[tuple[int, ...]], int] | None = None,
     ) -> None:  # fmt: skip
         self.source, self.result, self.recipe, self.limits = source, result, recipe, limits
         self._alpha = int(source.alpha)
+        self._decoded = decoded or (lambda shape: samples_in_chunks(shape, source))
         problem, self.weights = self._whole_problem(letters)
         if before is not None:
             after = [
@@ -119,16 +124,18 @@ class Pass:
         """Set what follows from the division."""
         limits = self.limits
         self.plan = self._plan_of(self.division, self._unit_shape(self.division), limits.devices[0])
-        self.unit_bytes = self._bytes_of_unit(self.division)
-        most = min(in_flight(limits.workers, limits.lanes), len(self.division))
-        self.most = min(most, limits.memory // self.unit_bytes)
-        if not self.most:
+        self.buffer_bytes, beside = self._bytes_of_unit(self.division)
+        self.unit_bytes = self.buffer_bytes + beside
+        least = self._bytes_of(1, self.division)
+        if least > limits.memory:
             raise ImageError(
                 f"a memory of {limits.memory} bytes is too small: one unit of "
-                f"{' x '.join(map(str, self.division.unit))} samples needs {self.unit_bytes}; allow that many "
-                "(--memory), or write smaller shards"
+                f"{' x '.join(map(str, self.division.unit))} samples needs {least}; allow that many (--memory), or "
+                "write smaller shards"
             )
-        self.needs = self.most * self.unit_bytes
+        most = 1 + (limits.memory - least) // self.unit_bytes
+        self.most = min(most, in_flight(limits.workers, limits.lanes), len(self.division))
+        self.needs = self._bytes_of(self.most, self.division)
 
     def take(self, unit: tuple[int, ...]) -> None:
         """Use units of another shape: those of a run that is continued."""
@@ -138,9 +145,15 @@ class Pass:
 
     # The three steps of a unit.
 
-    def load(self, reader: Windows, number: int, clock: Clock) -> Loaded:
-        """Read a unit's input."""
+    def load(self, reader: Windows, number: int, ring: HostRing, clock: Clock) -> Loaded:
+        """Read a unit's input into an array of the ring."""
         window = self.division.window(self.division.region(number))
+        pages = 1 if self.division.depth is None else window.around_z(1)
+        if not self._changes_input and window.is_plain:
+            with clock("read"):
+                stack = ring.take(window.shape, self.source.dtype)
+                window.read_plain(reader, stack)
+            return Loaded(number, stack, pages, None)
         with clock("read"):
             pixels = window.read(reader)
         alpha = None
@@ -149,16 +162,20 @@ class Pass:
             alpha = self._at_centres(window.padded(np.ascontiguousarray(opacity), 0.0))
             pixels = np.ascontiguousarray(pixels)
         stack = self.recipe.stack(Image(pixels, pages=True), clock)
-        stack = window.padded(stack, self.division.problem.padding_value)
-        pages = 1 if self.division.depth is None else window.around_z(1)
+        with clock("read"):
+            padded = window.padded(stack, self.division.problem.padding_value)
+            stack = ring.take(padded.shape, padded.dtype)
+            np.copyto(stack, padded)
         return Loaded(number, stack, pages, alpha)
 
-    def compute(self, lane: Lane, device: str, convolver: Convolver, loaded: Loaded) -> Computed:
-        """Filter a unit on a lane of a device."""
+    def compute(self, lane: Lane, device: str, convolver: Convolver, loaded: Loaded, ring: HostRing) -> Computed:
+        """Filter a unit on a lane of a device; its input goes back to the ring."""
         division, depth = self.division, self.division.depth
         stack, config = loaded.stack, self.plan.config
         plan = self._plan_of(division, stack.shape, device, config)
-        sums = convolver.run(lane, plan, stack, self.weights[: plan.problem.k]).sums
+        out = ring.take(plan.problem.out_shape, plan.problem.out_dtype)
+        sums = convolver.run(lane, plan, stack, self.weights[: plan.problem.k], out).sums
+        ring.give(stack)
         if depth is not None:
             planes, (p, q, k) = plan.problem, sums.shape[1:]
             problem = self.recipe.depth_problem(depth, planes, loaded.pages, self.result.dtype)
@@ -166,10 +183,11 @@ class Pass:
             taps = np.array(depth.taps, sums.dtype).reshape(1, 1, -1, 1)
             rows = sums.reshape(problem.n, problem.h, problem.w, 1)
             sums = convolver.run(lane, plan, rows, taps).sums.reshape(-1, p, q, k)
+            ring.give(out)
         return Computed(loaded.number, sums, loaded.alpha)
 
-    def store(self, writer: WindowWriter, computed: Computed, clock: Clock) -> int:
-        """Write a unit; return the bytes of its samples."""
+    def store(self, writer: WindowWriter, computed: Computed, ring: HostRing, clock: Clock) -> int:
+        """Write a unit; its result goes back to the ring. Return the bytes of its samples."""
         samples = self.recipe.samples(computed.sums, self.result.dtype, clock)
         if computed.alpha is not None:
             samples = np.concatenate([samples, alpha_as(computed.alpha, samples.dtype)], axis=-1)
@@ -178,7 +196,13 @@ class Pass:
         pages = tuple(sizes[letter].stop - sizes[letter].start for letter in axes.pages)
         with clock("write"):
             writer.write(region, axes.unstack(samples, pages))
+        ring.give(computed.sums)
         return samples.nbytes
+
+    @property
+    def _changes_input(self) -> bool:
+        """True if the filter does not read the source's samples as they are."""
+        return bool(self._alpha or self.recipe.gray or self.source.dtype.name not in COMPUTABLE)
 
     def _at_centres(self, opacity: Array) -> Array:
         """Return the samples at which the outputs of a unit are centred."""
@@ -242,30 +266,31 @@ class Pass:
         for larger in division.grown():
             if (
                 bytes_of(self.result.dtype, *larger.unit) > LARGEST_RESULT
-                or most * self._bytes_of_unit(larger) > limits.memory
+                or self._bytes_of(most, larger) > limits.memory
             ):
                 break
             division = larger
         return division
 
-    def _bytes_of_unit(self, division: Division) -> int:
-        """Return the most bytes that a unit takes at any time; its arrays are freed from stage to stage."""
+    def _bytes_of(self, units: int, division: Division) -> int:
+        """Return the most bytes of so many units in work: those being filtered have two arrays of the ring."""
+        buffer, beside = self._bytes_of_unit(division)
+        return (units + min(units, self.limits.lanes)) * buffer + units * beside
+
+    def _bytes_of_unit(self, division: Division) -> tuple[int, int]:
+        """Return the bytes of an array of the ring, and the most bytes that a unit takes beside it at any time."""
         source, shape, on_host = self.source, self._unit_shape(division), self.limits.backend == "cpu"
         problem = division.problem_of(shape)
         window = bytes_of(source.dtype, *division.shape_read)
         stack, sums = bytes_of(problem.x_dtype, *shape), bytes_of(problem.out_dtype, *problem.out_shape)
         result = bytes_of(self.result.dtype, *division.unit)
         alpha = window // shape[-1] if self._alpha else 0
-        # Chunks in the store, the window, the same with its axes in order; then gray or float64, and with the border.
-        loading = decoded(division.shape_read, source) * source.dtype.itemsize + 2 * max(window, stack) + alpha
-        copies = 1 if on_host else 2  # pinned memory
+        # Chunks in the store; at the border the window, and the same in gray or float64, and with the border's pixels.
+        loading = self._decoded(division.shape_read) * source.dtype.itemsize + 2 * max(window, stack)
         plan = find_plan(problem, self.method, None, self.limits.devices[0], None, tune=False)
-        workspace = plan.workspace_bytes if on_host else 0
-        filtering = copies * (stack + sums) + workspace + alpha
-        if division.depth is not None:
-            filtering = max(filtering, copies * 2 * sums + alpha)
-        storing = sums + 3 * result  # converted, copied by the store, encoded
-        return max(loading, filtering, storing)
+        filtering = (plan.workspace_bytes if on_host else 0) + (2 * sums if division.depth is not None else 0)
+        storing = 3 * result  # converted, copied by the store, encoded
+        return max(stack, sums), max(loading, filtering, storing) + alpha
 
 
 def recipe_bands(recipe: Recipe, bands: int) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import Array
 from convforge.imaging.pipeline.recipe import Depth
-from convforge.imaging.windowed import Layout, Region, Windows
+from convforge.imaging.windowed import Layout, Region, Windows, read_into
 from convforge.problem import Conv2dProblem
 from convforge.problem.borders import border_indices
 
@@ -158,6 +158,31 @@ class Window:
         array = self._joined(reader, dict(self.region), [letter for letter in self.letters if letter in self.indices])
         return np.ascontiguousarray(Axes(self.letters).stack(array))
 
+    @property
+    def is_plain(self) -> bool:
+        """True if the window is one region of the source without the border's pixels, with the axes of a stack."""
+        axes = Axes(self.letters)
+        return self.letters == f"{axes.pages}YX{axes.bands}" and all(
+            indices[0] >= 0 and (np.diff(indices) == 1).all() for indices in self.indices.values()
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape (T, H, W, B) of :meth:`padded`."""
+        axes, sizes = Axes(self.letters), {letter: part.stop - part.start for letter, part in self.region.items()}
+        sizes |= {letter: indices.size for letter, indices in self.indices.items()}
+        return math.prod(sizes[letter] for letter in axes.pages), sizes["Y"], sizes["X"], sizes.get(axes.bands, 1)
+
+    def read_plain(self, reader: Windows, out: Array) -> None:
+        """Read a plain window into an array of :attr:`shape`."""
+        region = {
+            letter: slice(int(self.indices[letter][0]), int(self.indices[letter][-1]) + 1)
+            if letter in self.indices
+            else part
+            for letter, part in self.region.items()
+        }
+        read_into(reader, tuple(region.values()), out.reshape([part.stop - part.start for part in region.values()]))
+
     def _joined(self, reader: Windows, region: dict[str, slice], axes: list[str]) -> Array:
         """Read every run of indices along the first of the axes, and join them."""
         if not axes:
@@ -169,14 +194,12 @@ class Window:
     def padded(self, stack: Array, outside: float) -> Array:
         """Return a stack of :meth:`read` with the border's pixels: (T, H, W, B)."""
         for letter, indices in self.indices.items():
-            known = np.unique(indices[indices >= 0])
-            if known.size == indices.size and (known == indices).all():
-                continue
-            axis = {"Y": 1, "X": 2, "Z": 1}[letter]
-            view = stack.reshape(self.around_z(known.size), known.size, -1) if letter == "Z" else stack
-            view = np.take(view, np.searchsorted(known, np.maximum(indices, known[0])), axis=axis)
-            view[(slice(None),) * axis + (indices < 0,)] = outside
-            stack = view.reshape(-1, *stack.shape[1:]) if letter == "Z" else view
+            if letter == "Z":
+                known = np.unique(indices[indices >= 0]).size
+                lines = stack.reshape(self.around_z(known), known, -1)
+                stack = _spread(lines, 1, indices, outside).reshape(-1, *stack.shape[1:])
+            else:
+                stack = _spread(stack, "YX".index(letter) + 1, indices, outside)
         return stack
 
     def around_z(self, planes: int) -> int:
@@ -184,6 +207,31 @@ class Window:
         pages = Axes(self.letters).pages
         before = pages[: pages.index("Z")]
         return math.prod(self.region[letter].stop - self.region[letter].start for letter in before)
+
+
+def _spread(array: Array, axis: int, indices: NDArray[np.int64], outside: float) -> Array:
+    """Return an array whose axis holds every known index once, in ascending order, with one element for each index.
+
+    Examples
+    --------
+    >>> _spread(np.array([10, 11, 12]), 0, np.array([-1, 5, 4, 5, 6]), 0.0)
+    array([ 0, 11, 10, 11, 12])
+    """
+    known = np.unique(indices[indices >= 0])
+    if known.size == indices.size and (known == indices).all():
+        return array
+    at = np.searchsorted(known, np.maximum(indices, known[0]))
+    # The longest run of neighbours is one copy; the others are few.
+    starts = np.concatenate([[0], np.flatnonzero((np.diff(indices) != 1) | (indices[1:] <= 0)) + 1])
+    ends = np.append(starts[1:], indices.size)
+    first, last = max(zip(starts, ends, strict=True), key=lambda run: (indices[run[0]] >= 0) * (run[1] - run[0]))
+    rest = np.r_[0:first, last : indices.size]
+    before: tuple[Any, ...] = (slice(None),) * axis
+    out: Array = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
+    out[(*before, slice(first, last))] = array[(*before, slice(at[first], at[first] + last - first))]
+    out[(*before, rest)] = np.take(array, at[rest], axis=axis)
+    out[(*before, indices < 0)] = outside
+    return out
 
 
 def _runs(indices: NDArray[np.int64]) -> list[slice]:

@@ -22,6 +22,7 @@ from convforge.imaging.windowed.contract import (
     WindowWriter,
     local,
     place_of,
+    read_into,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "local",
     "open_windows",
     "place_of",
+    "read_into",
 ]
 
 FORMATS = (zarr.FORMAT, npy.FORMAT, slices.FORMAT)
@@ -46,15 +48,17 @@ FORMATS = (zarr.FORMAT, npy.FORMAT, slices.FORMAT)
 def format_of(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowFormat | None:
     """Return the format that a suffix names, or None.
 
-    Local folders need no suffix: a folder with Zarr's metadata is a Zarr array or group, any other is a folder of
-    slices.
+    Places in a Zarr group need none, nor do local folders: one with Zarr's metadata is a Zarr array or group, any other
+    is a folder of slices.
     """
     if isinstance(place, slices.SliceFolder):
         return slices.format_for(place)
     for kind in formats:
         if place.suffix.lower() in kind.suffixes:
             return kind
-    if isinstance(place, Path) and place.is_dir():
+    if isinstance(place, Url):
+        return zarr.FORMAT if ".zarr/" in place.text.lower() else None
+    if place.is_dir():
         return zarr.FORMAT if zarr.is_zarr(place) else slices.FORMAT
     return None
 

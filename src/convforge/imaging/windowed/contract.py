@@ -96,6 +96,15 @@ class Windows(Protocol):
         """Return a window as a new C-contiguous array in native byte order; ``ImageError`` if it cannot be read."""
 
 
+def read_into(source: Windows, region: Region, out: Array) -> None:
+    """Read a window into an array of its shape and type: directly, if the source has a method `read_into`."""
+    direct = getattr(source, "read_into", None)
+    if direct is None:
+        np.copyto(out, source.read(region))
+    else:
+        direct(region, out)
+
+
 class WindowReader(Windows, Protocol):
     """An array in a file."""
 
@@ -147,7 +156,8 @@ def no_metadata(source: WindowReader, layout: Layout) -> tuple[str, ...]:
 class WindowFormat:
     """A format whose arrays are read and written in windows.
 
-    `arranged` returns a layout with the shards that this format gives it. `create` makes an empty array of such a
+    `arranged` returns a layout with the shards and the levels that this format gives a result of that layout, at that
+    place, of that source. `create` makes an empty array of such a
     layout, with the compression and the attributes of the source as far as it can, and returns its writer; `reopen`
     returns the writer of such an array again. `is_own` is true for a path that holds an array of this format, which a
     result may replace. `lost` names what of a source a result of this layout does not keep.
@@ -157,7 +167,7 @@ class WindowFormat:
     suffixes: tuple[str, ...]
     is_own: Callable[[Path], bool]
     open: Callable[[Place], WindowReader]
-    arranged: Callable[[Layout], Layout]
+    arranged: Callable[[Layout, Place, WindowReader], Layout]
     create: Callable[[Place, Layout, WindowReader], WindowWriter]
     reopen: Callable[[Place, Layout, WindowReader], WindowWriter]
     lost: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=no_metadata)

@@ -37,11 +37,12 @@ def letters_of(path: Place, layout: Layout, named: str | None) -> str:
 
 
 def result_layout(
-    source: Layout, letters: str, dtype: np.dtype[Any], *, named: bool, bands: int, stride: tuple[int, int]
-) -> Layout:
+    source: Layout, letters: str, dtype: np.dtype[Any], *, named: bool, bands: int, stride: tuple[int, int],
+    part: tuple[slice, slice] | None = None,
+) -> Layout:  # fmt: skip
     """Return the layout of a filter's result, which has the source's axes and grid, but `bands` bands.
 
-    `bands` count alpha. The reduced copies have the source's factors, or 2 where these are no whole numbers.
+    `part` are the rows and columns of the source whose results are wanted. `bands` count alpha. The reduced copies have the source's factors, or 2 where these are no whole numbers.
 
     A band axis that the filter removes is left out. Of axes without names, a single band has no axis either, as in
     `read_image`, except behind pages, where it says that there are pages.
@@ -55,9 +56,15 @@ def result_layout(
     """
     axes, (step_y, step_x) = Axes(letters), stride
     sizes = axes.sizes(source.shape)
-    result = sizes | {"Y": -(-sizes["Y"] // step_y), "X": -(-sizes["X"] // step_x)}
+    rows, columns = part or (slice(0, sizes["Y"]), slice(0, sizes["X"]))
+    result = sizes | {
+        letter: -(-wanted.stop // step) - -(-wanted.start // step)
+        for letter, wanted, step in (("Y", rows, step_y), ("X", columns, step_x))
+    }
     if axes.bands:
-        if (named and sizes[axes.bands] != bands) or (not named and bands == 1 and not axes.pages):
+        if source.alpha:
+            result[axes.bands] = bands
+        elif (named and sizes[axes.bands] != bands) or (not named and bands == 1 and not axes.pages):
             del result[axes.bands]
         else:
             result[axes.bands] = bands

@@ -213,7 +213,7 @@ def is_own(path: Path) -> bool:
     return True
 
 
-def arranged(layout: Layout, file: Path | None = None) -> Layout:
+def arranged(layout: Layout, place: Place, source: WindowReader, file: Path | None = None) -> Layout:
     """Return a layout whose shards are planes with all bands; ``ImageError`` if a file cannot hold one."""
     if file is not None:
         axes = Axes(layout.axes)

@@ -1,25 +1,14 @@
-"""Zarr arrays of versions 2 and 3 in windows, by tensorstore.
-
-tensorstore was chosen over zarr-python, with its own codecs and with those of zarrs: it reads and writes sharded arrays
-about as fast as zarrs does, several times faster than zarr-python alone; it needs no library but NumPy and ml_dtypes,
-which convforge has; and its threads and caches belong to an array, while zarr-python's settings belong to the process.
-It writes a chunk or shard to a file of another name and renames it, so none is ever half written under its name.
-"""
+"""The format Zarr: arrays and OME-Zarr images of Zarr versions 2 and 3, on a disk or in an object store."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from convforge.imaging.axes import LETTERS
-from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
+from convforge.imaging.image import Array, ImageError
 from convforge.imaging.windowed.contract import (
     Layout,
     Place,
@@ -27,235 +16,245 @@ from convforge.imaging.windowed.contract import (
     WindowFormat,
     WindowReader,
     WindowWriter,
-    local,
-    no_metadata,
 )
+from convforge.imaging.windowed.ome_zarr import section
+from convforge.imaging.windowed.ome_zarr_result import (
+    attributes_of_result,
+    halved,
+    keeps_channels,
+    kept_axes,
+    new_attributes,
+    new_axes,
+    order_of,
+)
+from convforge.imaging.windowed.stores import READ_SCHEMES, WRITTEN_SCHEMES, Store, store_of
+from convforge.imaging.windowed.zarr_array import ZarrArray
+from convforge.imaging.windowed.zarr_metadata import (
+    ARRAY_DIMENSIONS,
+    Node,
+    array_with,
+    metadata_of_result,
+    read_node,
+    write_group,
+)
+from convforge.imaging.windowed.zarr_reader import ZarrReader, is_own, is_zarr, others_in
 
 # Grid of a new array whose source has none: shards of 2048 x 2048 pixels, in chunks of 256 x 256.
 CHUNK, SHARD = 256, 2048
 
-ARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"  # xarray's attribute that names the axes of a version 2 array
-LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
-ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
+INCOMPLETE = ".incomplete"
 
-# Threads of one array that decode and encode, and that wait for the disk.
-CONTEXT = {"data_copy_concurrency": {"limit": 4}, "file_io_concurrency": {"limit": 8}}
+__all__ = ["FORMAT", "ZarrReader", "ZarrWriter", "is_zarr"]
 
 
-def is_zarr(path: Path) -> bool:
-    """True for the folder of a Zarr array or group."""
-    return any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
+class ZarrWriter:
+    """A Zarr array, or level 0 of an OME-Zarr image, whose shards are written whole.
 
+    Parameters
+    ----------
+    array : ZarrArray
+    levels : sequence of ZarrArray
+        The reduced copies.
+    publish : callable
+        Writes the metadata, at the end.
+    """
 
-def is_array(path: Path) -> bool:
-    if (path / ".zarray").is_file():
-        return True
-    return (path / "zarr.json").is_file() and _json(path / "zarr.json").get("node_type") == "array"
-
-
-class _Store:
-    """An open array of either version."""
-
-    def __init__(self, path: Path, *, write: bool) -> None:
-        if not path.is_dir():
-            raise ImageError(f"{path}: is no folder of a Zarr array")
-        if not is_zarr(path):
-            raise ImageError(f"{path}: holds no zarr.json, .zarray or .zgroup, so it is no Zarr array")
-        if not is_array(path):
-            inside = sorted(found.name for found in path.iterdir() if is_array(found))
-            hint = f"name an array in it, such as {path / inside[0]}" if inside else "name an array in it"
-            raise ImageError(f"{path}: is a Zarr group; {hint}")
-        self.path = path
-        self.version = 2 if (path / ".zarray").is_file() else 3
-        self.metadata = _json(path / (".zarray" if self.version == 2 else "zarr.json"))
-        self.store = _opened(path, self.version, open=True, read=True, write=write)
-        shape, dtype = tuple(self.store.shape), np.dtype(self.store.dtype.numpy_dtype)
-        if not is_sample_dtype(dtype) and dtype.kind != "b":
-            raise ImageError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
-        self.is_bool = dtype.kind == "b"
-        grid = self.store.chunk_layout
-        self.layout = Layout(
-            shape, np.dtype(np.uint8) if self.is_bool else dtype, self._axes(),
-            tuple(grid.read_chunk.shape), tuple(grid.write_chunk.shape),
-        )  # fmt: skip
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        if self.version == 3:
-            return dict(self.metadata.get("attributes") or {})
-        return _json(self.path / ".zattrs") if (self.path / ".zattrs").is_file() else {}
-
-    def _axes(self) -> str:
-        """Return the letters of the axes if the array names all of them by letters of :data:`LETTERS`."""
-        names = self.metadata.get("dimension_names") if self.version == 3 else self.attributes.get(ARRAY_DIMENSIONS)
-        letters = [str(name).upper() for name in names or ()]
-        return "".join(letters) if letters and all(letter in LETTERS for letter in letters) else ""
-
-
-class ZarrReader(_Store):
-    """A Zarr array; bool samples become 0 and 255, as those of a `.npy` file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, write=False)
-
-    def read(self, region: Region) -> Array:
-        try:
-            window: Array = np.ascontiguousarray(self.store[region].read().result())
-        except Exception as error:
-            raise ImageError(
-                f"{self.path}: a chunk is damaged or cannot be read ({_fault(error)}); get it again from its source"
-            ) from error
-        return window.astype(np.uint8) * np.uint8(255) if self.is_bool else window
-
-    def fingerprint(self) -> str:
-        """Return a digest of the names, sizes and times of all files."""
-        digest = hashlib.sha256()
-        for place, folders, files in os.walk(self.path):
-            folders.sort()
-            for name in sorted(files):
-                facts = os.stat(os.path.join(place, name))
-                named = os.path.join(os.path.relpath(place, self.path), name)
-                digest.update(f"{named} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-        return digest.hexdigest()
-
-
-class ZarrWriter(_Store):
-    """A Zarr array whose shards are written whole."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, write=True)
-        self.levels: tuple[WindowWriter, ...] = ()
+    def __init__(self, array: ZarrArray, levels: Sequence[ZarrArray], publish: Callable[[], None]) -> None:
+        self._array, self._publish, self.layout = array, publish, array.layout
+        self.levels: tuple[WindowWriter, ...] = tuple(ZarrWriter(level, (), lambda: None) for level in levels)
 
     def write(self, region: Region, array: Array) -> None:
-        try:
-            self.store[region].write(array).result()
-        except Exception as error:
-            raise ImageError(f"{self.path}: cannot be written ({_fault(error)})") from error
+        self._array.write(region, array)
 
     def read(self, region: Region) -> Array:
-        return ZarrReader(self.path).read(region)
+        return self._array.read(region)
 
     def finish(self) -> None:
-        pass
+        self._publish()
 
 
-def arranged(layout: Layout) -> Layout:
-    """Return a layout with a grid: the source's, or else squares of one plane with all bands."""
-    layout = replace(layout, levels=())
-    if layout.chunks is not None:
-        return layout
-    chunks, shards = [], []
-    for letter, size in zip(layout.axes, layout.shape, strict=True):
-        chunk = min(CHUNK, size) if letter in "YX" else size if letter in "CS" else 1
+def arranged(layout: Layout, place: Place, source: WindowReader) -> Layout:
+    """Return a layout with the grid of a Zarr source, or else squares of one plane, and with the levels of the result.
+
+    An OME-Zarr source has levels, of which the layout brings the shapes. A new OME-Zarr image gets levels of half the
+    size. A plain array has neither levels nor spacing nor names of channels.
+    """
+    known = source if isinstance(source, ZarrReader) else None
+    if known is None or layout.chunks is None:
+        layout = _with_grid(layout)
+    if known is not None and known.image is not None:
+        return replace(layout, levels=layout.levels[: len(known.levels) - 1])
+    if _is_image(place, source):
+        order_of(place, layout)
+        return halved(layout)
+    return replace(layout, levels=(), spacing=(), channels=())
+
+
+def _with_grid(layout: Layout) -> Layout:
+    """Return a layout in squares of one plane, with all bands that follow the columns."""
+    chunks, shards, within = [], [], layout.axes.index("X")
+    for at, (letter, size) in enumerate(zip(layout.axes, layout.shape, strict=True)):
+        chunk = min(CHUNK, size) if letter in "YX" else size if letter in "CS" and at > within else 1
         chunks.append(chunk)
         shards.append(min(SHARD, -(-size // chunk) * chunk) if letter in "YX" else chunk)
     return replace(layout, chunks=tuple(chunks), shards=tuple(shards))
 
 
+def _is_image(place: Place, source: WindowReader) -> bool:
+    """True if the result is an OME-Zarr image: that of an OME-Zarr source always, others by their name."""
+    if isinstance(source, ZarrReader) and source.image is not None:
+        return True
+    return place.name.removesuffix(INCOMPLETE).lower().endswith(".ome.zarr")
+
+
+class _Result:
+    """The metadata of a result at a place; the same arguments give the same metadata."""
+
+    def __init__(self, place: Place, layout: Layout, source: WindowReader) -> None:
+        self.store, self.layout, self.source = store_of(place), layout, source
+        self.known = source if isinstance(source, ZarrReader) else None
+        self.same_type = self.known is not None and self.known.layout.dtype == layout.dtype and not self.known.is_bool
+        self.order: tuple[int, ...] | None = None
+        self.group: tuple[int, dict[str, Any]] | None = None  # version of Zarr, attributes
+        attributes = dict(source.attributes) if layout.shape == source.layout.shape else {}
+        if not _is_image(place, source):
+            self.arrays = [self._array(self.store, layout, _names(layout), attributes)]
+            return
+        if self.known is not None and self.known.image is not None:
+            image, version = self.known.image, self.known.node.version
+            paths = [level.path for level in image.levels[: len(layout.levels) + 1]]
+            attributes |= attributes_of_result(image, source.layout, layout, paths)
+            kept = kept_axes(source.layout, layout)
+            names = [image.axes[at]["name"] for at in kept] if kept and image.axes else _names(layout)
+            stored = layout
+        else:
+            version, self.order = 3, order_of(place, layout)
+            stored = _permuted(layout, self.order)
+            paths = [str(level) for level in range(len(layout.levels) + 1)]
+            title = re.sub(r"\.ome\.zarr$", "", place.name.removesuffix(INCOMPLETE), flags=re.IGNORECASE)
+            attributes |= new_attributes(title, source.layout, stored, paths)
+            names = [axis["name"] for axis in new_axes(stored)]
+        self.group = version, attributes
+        self.arrays = [
+            self._array(self.store.at(path), self._level(stored, level), names, self._attributes_of(level), level)
+            for level, path in enumerate(paths)
+        ]
+
+    def _level(self, layout: Layout, level: int) -> Layout:
+        """Return the layout of a level, with the grid of the source's level if there is one."""
+        if not level:
+            return layout
+        own = replace(layout, shape=layout.levels[level - 1], levels=())
+        kept = None if self.known is None or self.known.image is None else kept_axes(self.source.layout, layout)
+        if self.known is None or kept is None:
+            chunks = tuple(map(min, layout.chunks or own.shape, own.shape))
+            whole = [-(-size // side) * side for size, side in zip(own.shape, chunks, strict=True)]
+            return replace(own, chunks=chunks, shards=tuple(map(min, layout.shards or whole, whole)))
+        like = self.known.levels[level].layout
+        grid = [part and tuple(part[at] for at in kept) for part in (like.chunks, like.shards)]
+        return replace(own, chunks=grid[0], shards=grid[1])
+
+    def _attributes_of(self, level: int) -> dict[str, Any]:
+        """Return the attributes of the source's level, if they can be true of the result's."""
+        if self.known is None or self.known.image is None or self.source.layout.shape != self.layout.shape:
+            return {}
+        return dict(self.known.levels[level].node.attributes)
+
+    def _array(self, store: Store, layout: Layout, names: list[str], attributes: Any, level: int = 0) -> Node:
+        attributes = {name: value for name, value in attributes.items() if name != ARRAY_DIMENSIONS}
+        like = None if self.known is None else self.known.levels[min(level, len(self.known.levels) - 1)].node
+        if self.order is not None:
+            like = None
+        version = 3 if like is None else like.version
+        if version == 2 and names and (self.group is None or ARRAY_DIMENSIONS in (like.attributes if like else {})):
+            attributes |= {ARRAY_DIMENSIONS: names}
+        return array_with(store, metadata_of_result(layout, names, version, like, self.same_type), attributes)
+
+    def publish(self) -> None:
+        """Write the metadata of all arrays, and then those of the group."""
+        for node in self.arrays:
+            ZarrArray(node, write=True).create()
+        if self.group is not None:
+            write_group(self.store, *self.group)
+
+    def writer(self, nodes: Sequence[Node], publish: Callable[[], None]) -> ZarrWriter:
+        first, *levels = (ZarrArray(node, write=True, order=self.order) for node in nodes)
+        return ZarrWriter(first, levels, publish)
+
+
+def _names(layout: Layout) -> list[str]:
+    return [letter.lower() for letter in layout.axes]
+
+
+def _permuted(layout: Layout, order: tuple[int, ...]) -> Layout:
+    def turned(part: Any) -> Any:
+        return tuple(part[at] for at in order) if part else part
+
+    return replace(
+        layout, shape=turned(layout.shape), axes="".join(turned(layout.axes)), chunks=turned(layout.chunks),
+        shards=turned(layout.shards), levels=tuple(map(turned, layout.levels)), spacing=turned(layout.spacing),
+    )  # fmt: skip
+
+
 def create(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
-    """Make an empty array with the grid of the layout, and version, compression and attributes of a Zarr source.
+    """Make an empty array or image with the grid of the layout, like a Zarr source.
 
     A source of the same sample type and number of axes passes on its codecs unchanged. Attributes are copied if the
-    shape is the same, because they may describe it.
+    shape is the same, because they may describe it. In an object store the metadata are written at the end.
     """
-    path, known = local(place), source if isinstance(source, ZarrReader) else None
-    attributes = source.attributes if layout.shape == source.layout.shape else {}
-    attributes = {name: value for name, value in attributes.items() if name != ARRAY_DIMENSIONS}
-    names = [letter.lower() for letter in layout.axes]
-    try:
-        if known is not None and known.version == 2:
-            attributes |= {ARRAY_DIMENSIONS: names} if names else {}
-            _opened(path, 2, create=True, metadata=_metadata_2(layout, known))
-            if attributes:
-                (path / ".zattrs").write_text(json.dumps(attributes), encoding="utf-8")
-        else:
-            metadata = _metadata_3(layout, known) | {"attributes": attributes}
-            _opened(path, 3, create=True, metadata=metadata | ({"dimension_names": names} if names else {}))
-    except OSError as error:
-        raise ImageError(f"{path}: cannot be written ({error.strerror or error}); choose another place") from error
-    return ZarrWriter(path)
+    result = _Result(place, layout, source)
+    if isinstance(place, Path):
+        result.publish()
+        return result.writer(result.arrays, lambda: None)
+    for store in (result.store, *(node.store for node in result.arrays if result.group)):
+        if read_node(store) is not None:
+            raise ImageError(f"{store.place}: exists; remove it first, or name another place")
+    return result.writer(result.arrays, result.publish)
 
 
-def _metadata_2(layout: Layout, source: ZarrReader) -> dict[str, Any]:
-    same = layout.dtype == source.layout.dtype and not source.is_bool
-    return {
-        "shape": layout.shape,
-        "chunks": layout.chunks,
-        "dtype": layout.dtype.newbyteorder("<").str,
-        "compressor": source.metadata.get("compressor"),
-        "fill_value": source.metadata.get("fill_value") if same else 0,
-        "order": source.metadata.get("order", "C"),
-        "filters": None,
-        "dimension_separator": source.metadata.get("dimension_separator", "."),
-    }
-
-
-def _metadata_3(layout: Layout, source: ZarrReader | None) -> dict[str, Any]:
-    chunks, shards = layout.chunks, layout.shards
-    codecs: list[dict[str, Any]] = [LITTLE_ENDIAN, ZSTD]
-    if shards != chunks:
-        inner = {"chunk_shape": chunks, "codecs": codecs, "index_codecs": [LITTLE_ENDIAN, {"name": "crc32c"}]}
-        codecs = [{"name": "sharding_indexed", "configuration": inner}]
-    fill: Any = 0
-    metadata: dict[str, Any] = {}
-    if source is not None:
-        if layout.dtype == source.layout.dtype and not source.is_bool:
-            fill = source.metadata["fill_value"]
-            if len(layout.shape) == len(source.layout.shape):
-                codecs = source.metadata["codecs"]
-        metadata["chunk_key_encoding"] = source.metadata["chunk_key_encoding"]
-    return metadata | {
-        "shape": layout.shape,
-        "data_type": layout.dtype.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shards}},
-        "codecs": codecs,
-        "fill_value": fill,
-    }
-
-
-def _opened(path: Path, version: int, **options: Any) -> Any:
-    """Open or create an array; ``ImageError`` with tensorstore's reason."""
-    try:
-        import tensorstore
-    except ModuleNotFoundError as error:
-        raise ImageError(f"{path}: Zarr needs tensorstore; get it with: pip install 'convforge[zarr]'") from error
-    metadata = options.pop("metadata", None)
-    spec: dict[str, Any] = {
-        "driver": "zarr" if version == 2 else "zarr3",
-        "kvstore": {"driver": "file", "path": f"{path}{os.sep}"},
-        "context": CONTEXT,
-    }
-    spec |= {} if metadata is None else {"metadata": metadata}
-    try:
-        return tensorstore.open(spec, **options).result()
-    except Exception as error:
-        what = "cannot be made" if "create" in options else "is no Zarr array that can be read"
-        raise ImageError(f"{path}: {what} ({_fault(error)})") from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ImageError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
-        raise ImageError(f"{path}: truncated or damaged ({error}); get it again from its source") from error
-    if not isinstance(found, dict):
-        raise ImageError(f"{path}: holds {type(found).__name__}, and metadata of Zarr are an object")
-    return found
-
-
-def _fault(error: Exception) -> str:
-    """Return tensorstore's message on one line, without its status code and its details in brackets."""
-    text = re.sub(r"^[A-Z_]+: ", "", " ".join(str(error).split()))
-    return re.sub(r" \[[a-z_]+='.*", "", text)
+def reopen(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
+    """Open the array or image that `create` made with the same arguments."""
+    result = _Result(place, layout, source)
+    if not isinstance(place, Path):
+        return result.writer(result.arrays, result.publish)
+    nodes = [read_node(node.store) for node in result.arrays]
+    if any(node is None or not node.is_array for node in nodes):
+        raise ImageError(f"{place}: holds no array that an earlier run has begun; remove it and its journal")
+    return result.writer([node for node in nodes if node], lambda: None)
 
 
 def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
-    return no_metadata(source, layout) if layout.shape != source.layout.shape else ()
+    """Return what of a source a result of this layout does not keep."""
+    image, before = source.image if isinstance(source, ZarrReader) else None, source.layout
+    parts = {
+        "attributes": source.attributes and layout.shape != before.shape,
+        "reduced copies (the pyramid)": before.levels and not layout.levels,
+        "spacing": any(before.spacing) and not any(layout.spacing) and image is None,
+        "names of channels": before.channels and not layout.channels and image is None,
+    }
+    found = [name for name, is_lost in parts.items() if is_lost]
+    if not isinstance(source, ZarrReader) or image is None:
+        return tuple(found)
+    if image.omero and not keeps_channels(image, source.layout, layout):
+        found.append("settings of the channels (omero)")
+    found += ["the role as labels (image-label)"] if "image-label" in section(source.node.attributes) else []
+    return (*found, *others_in(source.node, image))
+
+
+def notes(source: WindowReader, layout: Layout) -> tuple[str, ...]:
+    """Return how many chunks of a Zarr source are not stored: they may be empty on purpose, or lost."""
+    if not isinstance(source, ZarrReader):
+        return ()
+    if source.missing is None:
+        return (f"{source.path}: the store has no listing; chunks that are not stored are read as the fill value",)
+    missing, total = source.missing
+    if not missing:
+        return ()
+    kind = "chunks" if source.array.layout.chunks == source.array.layout.shards else "shards"
+    fill = source.array.node.fill_value
+    return (f"{source.path}: {missing} of {total} {kind} are not stored; they are read as the fill value {fill}",)
 
 
 FORMAT = WindowFormat(
-    "Zarr", (".zarr",), is_array, lambda place: ZarrReader(local(place)), arranged, create,
-    lambda place, layout, source: ZarrWriter(local(place)), lost,
-)  # fmt: skip
+    "Zarr", (".zarr",), is_own, ZarrReader, arranged, create, reopen, lost, READ_SCHEMES, WRITTEN_SCHEMES, notes
+)

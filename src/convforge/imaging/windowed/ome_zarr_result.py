@@ -1,0 +1,230 @@
+"""Metadata of an OME-Zarr result: those of its source made true again, or new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from convforge.imaging.axes import Axes
+from convforge.imaging.image import ImageError
+from convforge.imaging.windowed.contract import Layout, Place
+from convforge.imaging.windowed.ome_zarr import OmeImage
+
+TYPES = {"T": "time", "C": "channel", "S": "channel", "Z": "space", "Y": "space", "X": "space"}
+NAMES = {"S": "c"}  # the bands of pixels are channels
+ORDER = "TCSZYX"
+"""Order that the specification demands of the axes."""
+
+COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
+
+# A new image gets levels of half the size until the largest side of the last has at most this many pixels.
+LARGEST_LAST = 512
+
+
+def halved(layout: Layout) -> Layout:
+    """Return a layout with the levels that a new image gets.
+
+    Examples
+    --------
+    >>> halved(Layout((3, 2001, 900), np.dtype(np.uint8), "CYX")).levels
+    ((3, 1001, 450), (3, 501, 225))
+    """
+    levels, sizes = [], dict(zip(layout.axes, layout.shape, strict=True))
+    while max(sizes["Y"], sizes["X"]) > LARGEST_LAST:
+        sizes |= {letter: -(-sizes[letter] // 2) for letter in "YX"}
+        levels.append(tuple(sizes.values()))
+    return replace(layout, levels=tuple(levels))
+
+
+def order_of(path: Place, layout: Layout) -> tuple[int, ...]:
+    """Return the axes of a layout in the order in which OME-Zarr stores them; ``ImageError`` for an axis that it lacks.
+
+    Examples
+    --------
+    >>> order_of(Path("a.ome.zarr"), Layout((8, 9, 3), np.dtype(np.uint8), "YXS"))
+    (2, 0, 1)
+    """
+    letters = layout.axes
+    if not set(letters) <= set(ORDER) or {"S", "C"} <= set(letters):
+        raise ImageError(
+            f"{path}: OME-Zarr has the axes t, c, z, y and x, and the result has {letters}; name it .zarr, or name "
+            "other axes (--axes)"
+        )
+    return tuple(sorted(range(len(letters)), key=lambda at: ORDER.index(letters[at])))
+
+
+def kept_axes(source: Layout, layout: Layout) -> tuple[int, ...] | None:
+    """Return the source's axis of each axis of the result; None if their names do not tell it."""
+    if len(source.shape) == len(layout.shape):
+        return tuple(range(len(layout.shape)))
+    if source.axes and set(layout.axes) <= set(source.axes):
+        return tuple(map(source.axes.index, layout.axes))
+    return None
+
+
+def factors(shapes: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    """Return by how much each level is smaller than the first, along each axis.
+
+    Levels are usually made by an integer factor, and their sizes are rounded up or down.
+
+    Examples
+    --------
+    >>> factors([(1, 61), (1, 31), (1, 15)])
+    [(1.0, 1.0), (1.0, 2.0), (1.0, 4.0)]
+    """
+    found = [(1.0,) * len(shapes[0])]
+    for before, shape in pairwise(shapes):
+        steps = map(factor, before, shape)
+        found.append(tuple(total * step for total, step in zip(found[-1], steps, strict=True)))
+    return found
+
+
+def factor(size: int, reduced: int) -> float:
+    """Return the integer factor that makes a size another, rounded up or else down; else their quotient."""
+    up, down = -(-size // reduced), size // reduced
+    if -(-size // up) == reduced:
+        return float(up)
+    return float(down) if down and size // down == reduced else size / reduced
+
+
+def keeps_channels(image: OmeImage, source: Layout, layout: Layout) -> bool:
+    """True if the result has the channels of its source."""
+    kept = kept_axes(source, layout)
+    if "C" not in image.letters:
+        return True
+    at = image.letters.index("C")
+    return kept is not None and at in kept and layout.shape[kept.index(at)] == source.shape[at]
+
+
+def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths: Sequence[str]) -> dict[str, Any]:
+    """Return the attributes of a filtered image: those of its source, made true for the result.
+
+    Parameters
+    ----------
+    image : OmeImage
+    source, layout : Layout
+        Of the source and of the result; spacings that both know give the stride.
+    paths : sequence of str
+        Of the levels of the result.
+    """
+    kept = kept_axes(source, layout) if image.axes else None
+    version = image.version
+    if version.startswith(("0.1", "0.2")) and len(layout.shape) != len("tczyx"):
+        version, kept = "0.4", None  # the older versions have five axes
+    named = image.multiscale.get("name")
+    multiscale: dict[str, Any] = {"name": named} if isinstance(named, str) else {}
+    if kept is None:
+        axes, scale = new_axes(layout), tuple(side or 1.0 for side in layout.spacing) or (1.0,) * len(layout.shape)
+        translations = None
+    else:
+        axes, own = [dict(image.axes[at]) for at in kept], image.levels[0].scale or (1.0,) * len(image.axes)
+        strides = _strides(source, layout, kept)
+        scale = tuple(own[at] * stride for at, stride in zip(kept, strides, strict=True))
+        translations = _translations(image, own, kept, strides)
+        if parts := [(kind, getattr(image.whole, kind)) for kind in ("scale", "translation")]:
+            whole = [{"type": kind, kind: [found[at] for at in kept]} for kind, found in parts if found]
+            multiscale |= {"coordinateTransformations": whole} if whole else {}
+    if version.startswith("0.3"):
+        multiscale["axes"] = [axis["name"] for axis in axes]
+    elif version >= "0.4":
+        multiscale["axes"] = axes
+    multiscale["datasets"] = _datasets(paths, scale, translations, layout, bare=version < "0.4")
+    omero = image.omero if image.omero is not None and keeps_channels(image, source, layout) else None
+    return _attributes(version, multiscale, omero, nested=image.nested)
+
+
+def new_attributes(name: str, source: Layout, layout: Layout, paths: Sequence[str]) -> dict[str, Any]:
+    """Return the attributes of a new image of version 0.5, which has the spacing and the channels of its layout."""
+    scale = tuple(side or 1.0 for side in layout.spacing) or (1.0,) * len(layout.shape)
+    datasets = _datasets(paths, scale, None, layout, bare=False)
+    multiscale = {"name": name, "axes": new_axes(layout), "datasets": datasets}
+    return _attributes("0.5", multiscale, _omero(source, layout), nested=True)
+
+
+def new_axes(layout: Layout) -> list[dict[str, Any]]:
+    spacing = layout.spacing or (None,) * len(layout.shape)
+    return [
+        {"name": NAMES.get(letter, letter.lower()), "type": TYPES.get(letter)}
+        | ({"unit": "micrometer"} if side and TYPES.get(letter) == "space" else {})
+        for letter, side in zip(layout.axes, spacing, strict=True)
+    ]
+
+
+def _omero(source: Layout, layout: Layout) -> dict[str, Any] | None:
+    """Return the channels' names with what must come with them: a colour, and the range of values to show."""
+    bands = Axes(layout.axes).bands
+    if not bands or len(layout.channels) != layout.shape[layout.axes.index(bands)]:
+        return None
+    ranged = next((kind for kind in (layout.dtype, source.dtype) if kind.kind in "iu"), None)
+    low, high = (0, 1) if ranged is None else (int(np.iinfo(ranged).min), int(np.iinfo(ranged).max))
+    window = {"min": low, "max": high, "start": low, "end": high}
+    return {
+        "channels": [
+            {"label": label, "color": COLORS[at % len(COLORS)], "window": window, "active": True}
+            for at, label in enumerate(layout.channels)
+        ]
+    }
+
+
+def _strides(source: Layout, layout: Layout, kept: tuple[int, ...]) -> list[float]:
+    """Return by how much the samples of the result are farther apart than the source's, along each axis."""
+    strides = []
+    for at, origin in enumerate(kept):
+        before = source.spacing[origin] if source.spacing else None
+        after = layout.spacing[at] if layout.spacing else None
+        stride = after / before if before and after else factor(source.shape[origin], layout.shape[at])
+        whole = round(stride)
+        strides.append(float(whole) if abs(stride - whole) < 1e-6 else stride)
+    return strides
+
+
+def _translations(
+    image: OmeImage, own: tuple[float, ...], kept: tuple[int, ...], strides: list[float]
+) -> list[list[float]] | None:
+    """Return the position of the first sample of each level, None if the source gives none.
+
+    That of level 0 stays. Those of the others are displaced by as many samples of level 0 as in the source, where some
+    writers name the centre of the first samples that were averaged, and others do not.
+    """
+    if not any(level.translation for level in image.levels):
+        return None
+    none = (0.0,) * len(own)
+    first = image.levels[0].translation or none
+    return [
+        [
+            first[at] + ((level.translation or none)[at] - first[at]) * step
+            for at, step in zip(kept, strides, strict=True)
+        ]
+        for level in image.levels
+    ]
+
+
+def _datasets(
+    paths: Sequence[str],
+    scale: tuple[float, ...],
+    translations: list[list[float]] | None,
+    layout: Layout,
+    *,
+    bare: bool,
+) -> list[dict[str, Any]]:
+    if bare:
+        return [{"path": path} for path in paths]
+    datasets = []
+    for at, (path, steps) in enumerate(zip(paths, factors([layout.shape, *layout.levels]), strict=True)):
+        scaled = [side * step for side, step in zip(scale, steps, strict=True)]
+        transformations: list[dict[str, Any]] = [{"type": "scale", "scale": scaled}]
+        if translations:
+            transformations.append({"type": "translation", "translation": translations[at]})
+        datasets.append({"path": path, "coordinateTransformations": transformations})
+    return datasets
+
+
+def _attributes(version: str, multiscale: dict[str, Any], omero: Any, *, nested: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"omero": dict(omero)} if omero else {}
+    if nested:
+        return {"ome": {"version": version, "multiscales": [multiscale], **found}}
+    return {"multiscales": [{"version": version, **multiscale}], **found}
