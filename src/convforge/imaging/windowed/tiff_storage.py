@@ -175,7 +175,7 @@ def storage_of(layout: Layout, source: WindowReader, name: str = "") -> Storage:
     known = source if isinstance(source, TiffReader) else None
     plain = layout.chunks is None
     tiled = not plain and shards["Y"] % 16 == 0 and shards["X"] % 16 == 0
-    if known is not None and not known.segments.grid.tiled and shards["X"] >= sizes["X"]:
+    if known is not None and not known.is_slide and not known.segments.grid.tiled and shards["X"] >= sizes["X"]:
         tiled = False
     rows = min(shards["Y"], sizes["Y"])
     if plain and known is not None:
