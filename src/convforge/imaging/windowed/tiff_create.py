@@ -221,6 +221,8 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
         return (*found, "the scanner's description")
     if source.file.is_imagej and re.search(r"^(min|max)=", source.first.description, re.MULTILINE):
         found += ("range that ImageJ shows",)
+    if source.plane_count > 1 and len(source.file.pages) > 1:
+        found += tuple(tiff_tags.further_pages(source.file, [source.file.pages[page].aspage() for page in (0, 1)]))
     changed = source.file.is_imagej and dict(source.series.pages) != _pages(layout)
     return found + (("ImageJ's description",) if changed else ())
 

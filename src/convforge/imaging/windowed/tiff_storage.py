@@ -186,7 +186,7 @@ def storage_of(layout: Layout, source: WindowReader, name: str = "") -> Storage:
         (shards["Y"], shards["X"]) if tiled else None, min(rows, sizes["Y"]), NONE, 1,
         known.tiff.form.order if known is not None else "<", _is_big(layout, known, name), rgb, extra,
     )  # fmt: skip
-    return storage if plain else _compressed(storage, known)
+    return storage if plain else _compressed(storage, known, one_strip=not tiled and rows >= sizes["Y"])
 
 
 def _is_big(layout: Layout, known: TiffReader | None, name: str) -> bool:
@@ -219,7 +219,7 @@ def _colours(layout: Layout, samples: int, known: TiffReader | None) -> tuple[bo
     return rgb, tuple(extra)
 
 
-def _compressed(storage: Storage, known: TiffReader | None) -> Storage:
+def _compressed(storage: Storage, known: TiffReader | None, *, one_strip: bool) -> Storage:
     """Return the storage with the source's compression if it can be written, else with Deflate."""
     kind = storage.dtype.kind
     deflate = replace(storage, compression=DEFLATE, predictor=_predictor(storage, HORIZONTAL if kind in "iu" else 1))
@@ -233,7 +233,9 @@ def _compressed(storage: Storage, known: TiffReader | None) -> Storage:
         arguments = {"level": JPEG_QUALITY}
         if storage.rgb and not storage.planar:
             ycc = int(known.first.photometric) == YCBCR
-            subsampling = tuple(known.first.subsampling or (1, 1)) if ycc else (1, 1)
+            subsampling = _subsampling(storage, known.first.subsampling if ycc else None, one_strip=one_strip)
+            if subsampling is None:
+                return deflate
             colours = {"colorspace": "RGB", "outcolorspace": "YCBCR" if ycc else "RGB"}
             arguments |= {"subsampling": subsampling, **colours}
     wanted = replace(
@@ -241,6 +243,16 @@ def _compressed(storage: Storage, known: TiffReader | None) -> Storage:
         predictor=_predictor(storage, int(known.first.predictor)),
     )  # fmt: skip
     return wanted if _can_encode(wanted) else deflate
+
+
+def _subsampling(storage: Storage, wanted: Any, *, one_strip: bool) -> tuple[int, int] | None:
+    """Return the source's subsampling of colours, or none of it, as the strips or tiles allow; None if none fits."""
+    for across, down in (tuple(wanted or (1, 1)), (1, 1)):
+        side = 8 * max(across, down)
+        fits = one_strip or all(length % side == 0 for length in storage.tile or (storage.rows,))
+        if fits and (across, down) in {(1, 1), (2, 1), (2, 2), (4, 1)}:  # those that tifffile writes
+            return across, down
+    return None
 
 
 def _predictor(storage: Storage, predictor: int) -> int:
