@@ -194,11 +194,12 @@ def _is_big(layout: Layout, known: TiffReader | None, name: str) -> bool:
     if PurePath(name).suffix.lower() in BIG_SUFFIXES or (known is not None and (known.tiff.is_big or known.is_slide)):
         return True
     total, form = 0, PageForm.of(layout.axes)
+    profile = 0 if known is None else len(known.first.iccprofile or b"")  # every page has it
     for shape in (layout.shape, *layout.levels):
         nbytes = replace(layout, shape=shape).nbytes
         pages = int(np.prod(form.page_sizes(shape), dtype=object))
         segment = int(np.prod(layout.shards or shape, dtype=object)) * layout.dtype.itemsize
-        total += nbytes + 16 * (-(-nbytes // segment)) + 2**12 * pages
+        total += nbytes + 16 * (-(-nbytes // segment)) + (2**12 + profile) * pages
     return total > tiff_tags.BIG
 
 
