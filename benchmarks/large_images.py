@@ -153,10 +153,10 @@ def deviation(source: Path, result: Path, taps: Array, border: str) -> float:
         raise ValueError(f"its result is {shape_made} of {dtype_made}, not {shape} of {dtype}")
     random, sides = np.random.default_rng(1), [min(SIDE, size) for size in shape[:2]]
     last = [size - side for size, side in zip(shape, sides, strict=False)]
-    corners = [(0, 0), tuple(last), *(tuple(random.integers(0, end + 1) for end in last) for _ in range(WINDOWS - 2))]
+    corners = [[0, 0], last, *([int(random.integers(0, end + 1)) for end in last] for _ in range(WINDOWS - 2))]
     worst = 0.0
     for corner in corners:
-        window = tuple(slice(int(i), int(i) + side) for i, side in zip(corner, sides, strict=True))
+        window = tuple(slice(i, i + side) for i, side in zip(corner, sides, strict=True))
         truth = _blurred(read, shape, window, taps, border)
         worst = max(worst, float(np.abs(read_made(window).astype(np.float64) - truth).max()))
     return worst
