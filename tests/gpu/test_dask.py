@@ -49,7 +49,7 @@ def on_gpu(array: np.ndarray, chunks: Any) -> Any:
 
 
 def computed(y: Any) -> np.ndarray:
-    """Compute a dask array of CuPy; fail unless its blocks are of CuPy, on the first GPU, and of the sizes announced."""
+    """Compute a dask array of CuPy; fail unless its blocks are of CuPy, on the first GPU, and of their sizes."""
     assert isinstance(y._meta, cupy.ndarray)
     blocks = dask.compute(*y.to_delayed().ravel())
     for block, index in zip(blocks, np.ndindex(y.numblocks), strict=True):
