@@ -168,7 +168,7 @@ class Bench:
         row = {
             "case": case.name, "kind": case.kind, "nbytes": case.nbytes, "contender": name, "round": at,
             "ours": contender.ours, "device": self.device_of(contender), "gpus": contender.gpus,
-            "seconds": run.seconds, "work_s": work_of(run), "peak_bytes": run.peak_bytes,
+            "seconds": run.seconds, "work_s": work_of(run), "cpu_s": run.cpu_s, "peak_bytes": run.peak_bytes,
             "base_bytes": self.base_bytes[case.kind, name], "gpu_bytes": run.gpu_bytes,
             "limit_bytes": None if contender.program or format_of(source) is None else self.memory[case.kind],
             "stored_bytes": [files_of(source)[1], stored], "sync_s": synced_s,
@@ -313,6 +313,8 @@ def main(
     count = len(os.sched_getaffinity(0))
     facts, gpus = facts_of(device)
     try:
+        if keep and folder is None:
+            raise ValueError("--keep goes with --folder")
         cases = cases_of(words_of(only), words_of(sizes), tiff_side, synthetic_side)
         limits = {"zarr": parse_bytes(memory), "tiff": parse_bytes(tiff_memory), "synthetic": 0}
     except ValueError as mistake:
@@ -320,10 +322,9 @@ def main(
         raise typer.Exit(2) from None
     settings = {"device": device, "threads": count, "memory": limits, "rounds": rounds}
     sheet = Sheet.begin(out, "large", facts, settings, resume=resume, more_versions=dict(installed()))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="convforge-", dir=folder) as scratch:
-        if keep and folder is None:
-            typer.echo("large.py: --keep goes with --folder", err=True)
-            raise typer.Exit(2)
         place = folder if keep and folder is not None else Path(scratch)
         bench = Bench(sheet, place, device, gpus, count, limits, limit, monotonic() + budget)
         whole = [bench.measure(case, rounds, keep=keep) for case in cases]

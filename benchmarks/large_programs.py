@@ -58,7 +58,7 @@ def tensorstore_copy(job: Job) -> float:
     ]
 
     def copy(window: tuple[slice, ...]) -> None:
-        target[window].write(source[window].read().result()).result()
+        target[window].write(source[window].read().result(), can_reference_source_data_indefinitely=True).result()
 
     with ThreadPoolExecutor(2 * job.threads) as threads:
         list(threads.map(copy, windows))

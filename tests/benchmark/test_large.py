@@ -6,7 +6,7 @@ import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ def row(contender: str, seconds: float, at: int = 0, case: str = "zarr-2GB", **m
     ours = contender.startswith("convforge")
     return {
         "case": case, "kind": case.split("-")[0], "nbytes": 2_000_000_000, "contender": contender, "round": at,
-        "ours": ours, "device": "cpu", "gpus": 0, "seconds": seconds, "work_s": seconds - 1, "peak_bytes": 900_000_000,
-        "base_bytes": 200_000_000, "gpu_bytes": None, "limit_bytes": 1_000_000_000 if ours else None,
+        "ours": ours, "device": "cpu", "gpus": 0, "seconds": seconds, "work_s": seconds - 1, "cpu_s": 9.0,
+        "peak_bytes": 900_000_000, "base_bytes": 200_000_000, "gpu_bytes": None, "limit_bytes": 1_000_000_000 if ours else None,
         "stored_bytes": [1, 1], "sync_s": 0.5, "error": 0.5,
     } | more  # fmt: skip
 
@@ -54,10 +54,10 @@ def test_a_row_has_medians_ratios_and_peaks(tmp_path: Path) -> None:
     text = sheet_markdown("large", [stored(tmp_path)])
     assert text.startswith("zarr-2GB: convforge takes 5.00 s; dask-image, the fastest other library, 4.00x as long.\n")
     assert (
-        "| zarr-2GB | **convforge** | 5.00 (4.00 to 7.00) | 1.00x | 1.00 | 50 % | 900 (200) | 1000 |  | 0.500 | 0.50 "
-        "| 3 |" in text
+        "| zarr-2GB | **convforge** | 5.00 (4.00 to 7.00) | 1.00x | 9.00 | 1.00 | 50 % | 900 (200) | 1000 |  | 0.500 "
+        "| 0.50 | 3 |" in text
     )
-    assert "| zarr-2GB | dask-image | 20.0 (10.0 to 21.0) | 4.00x | 0.211 | 11 % | 900 (200) |  |  |" in text
+    assert "| zarr-2GB | dask-image | 20.0 (10.0 to 21.0) | 4.00x | 9.00 | 0.211 | 11 % | 900 (200) |  |  |" in text
     assert text.index("tensorstore, no filter") < text.index("**convforge**") < text.index("| dask-image")
     assert "dask + SciPy: scipy is not installed (zarr-2GB)." in text
     assert "Medians of 3 runs of whole processes on 2 cores" in text
@@ -185,7 +185,7 @@ def test_cases_and_words_of_programs(script: ModuleType) -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match="--only png"):
         script.cases_of(["png"], [], 1, 1)
-    ran = Ended(0, 1.0, 1, None, "warned\n" + json.dumps({"work_s": 0.25}), "")
+    ran = Ended(0, 1.0, 1.0, 1, None, "warned\n" + json.dumps({"work_s": 0.25}), "")
     assert (script.work_of(ran), script.fault_of(ran, 9.0)) == (0.25, "")
     assert script.work_of(ran._replace(output="done        16 units in 3.1 s\nrate  0.3 GB/s\n")) == 3.1
     assert script.work_of(ran._replace(output="read  3 s\n")) is None
@@ -251,6 +251,18 @@ def test_the_script_measures_checks_and_goes_on(
     assert [path.name for path in tmp_path.iterdir()] == [made.device], "the images are removed"
     assert "| zarr-100KB | copy |" in sheet_markdown("large", [replace(made, rows=[*made.rows, row("convforge", 2.0,
         case="zarr-100KB")])])  # fmt: skip
+
+
+def test_an_image_that_does_not_fit_the_disk_is_left_out(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000))
+    words = ["--only", "zarr", "--sizes", "1GB", "--out", str(tmp_path), "--folder", str(tmp_path / "images")]
+    assert "left out: " in run_script(script, *words)
+    (made,) = load_sheets(tmp_path)
+    (only,) = (row for row in made.rows if row["contender"] == "")
+    assert "has 1000 free bytes, and it needs 1.5 times 1000000000" in only["reason"]
+    assert not list((tmp_path / "images").iterdir())
 
 
 def test_a_time_for_a_large_image_is_foreseen(script: ModuleType, tmp_path: Path) -> None:

@@ -35,6 +35,13 @@ def test_children_count() -> None:
     assert 100_000_000 < ended(python(PARENT)).peak_bytes < 200_000_000
 
 
+def test_seconds_of_cores_are_those_of_the_process_and_its_children() -> None:
+    busy = "import time\nwhile time.process_time() < 0.4: pass"
+    found = ended(python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"))
+    assert 0.4 < found.cpu_s < 1.5
+    assert ended(python("import time; time.sleep(0.5)")).cpu_s < 0.4
+
+
 def test_output_and_status() -> None:
     found = ended(python("import os, sys; print(os.environ['A']); sys.exit('broken')"), {"A": "one"})
     assert (found.code, found.output, found.errors) == (1, "one\n", "broken\n")

@@ -21,11 +21,12 @@ OURS, COPY = "convforge", "tensorstore, no filter"
 
 LEGEND = (
     "Medians of {rounds} runs of whole processes on {threads} cores, from file to file, the source in the system's "
-    "cache. Of a copy: bytes by second, starting not counted, over those of tensorstore when it decodes and encodes "
-    "the same image without a filter. Memory: most resident memory of the process; in parentheses that of the same "
-    "program with an image of 256 x 256; the limit is --memory, which counts the image alone. To the disk: seconds "
-    "that the system then takes to write the files; convforge and tensorstore have already waited for it. Error: "
-    "largest difference of a sample from the blur in float64; SciPy and CuPy cut the fraction off after each axis."
+    "cache. CPU s: of all cores. GB/s: samples read and written, by second after the start of the program. Of a copy: "
+    "this rate over that of tensorstore when it decodes and encodes the same image without a filter. Memory: most "
+    "resident memory of the process; in parentheses that of the same program with an image of 256 x 256; the limit is "
+    "--memory, which counts the image alone. To the disk: seconds that the system then takes to write the files; "
+    "convforge and tensorstore have already waited for it. Error: largest difference of a sample from the blur in "
+    "float64; SciPy and CuPy cut the fraction off after each axis."
 )
 
 
@@ -34,6 +35,7 @@ class Figures(NamedTuple):
 
     seconds: float
     work_s: float | None
+    cpu_s: float
     peak_bytes: float
     base_bytes: float
     gpu_bytes: float | None
@@ -60,11 +62,12 @@ def _figures(runs: Sequence[Row]) -> Figures:
         return median(known) if len(known) == len(runs) else None
 
     seconds = [run["seconds"] for run in runs]
+    errors = [run["error"] for run in runs if run["error"] is not None]
     return Figures(
-        median(seconds), middle("work_s"), max(run["peak_bytes"] for run in runs), middle("base_bytes") or 0.0,
-        middle("gpu_bytes"), middle("limit_bytes"), median(run["sync_s"] for run in runs),
-        max((run["error"] for run in runs if run["error"] is not None), default=None), runs[0]["nbytes"], len(runs),
-        (min(seconds), max(seconds)),
+        seconds=median(seconds), work_s=middle("work_s"), cpu_s=median(run["cpu_s"] for run in runs),
+        peak_bytes=max(run["peak_bytes"] for run in runs), base_bytes=middle("base_bytes") or 0.0,
+        gpu_bytes=middle("gpu_bytes"), limit_bytes=middle("limit_bytes"), sync_s=median(run["sync_s"] for run in runs),
+        error=max(errors, default=None), nbytes=runs[0]["nbytes"], runs=len(runs), spread=(min(seconds), max(seconds)),
     )  # fmt: skip
 
 
@@ -91,7 +94,7 @@ def _size(sheet: Sheet, case: str) -> tuple[str, int]:
 
 def large_table(sheet: Sheet) -> tuple[str, Table, str]:
     """Sentences, table and legend of large images; a row is a contender in a case, the fastest first."""
-    columns = ("image", "program", "s", "of ours", "GB/s", "of a copy", "memory, MB", "limit, MB", "GPU, MB",
+    columns = ("image", "program", "s", "of ours", "CPU s", "GB/s", "of a copy", "memory, MB", "limit, MB", "GPU, MB",
                "to the disk, s", "error", "runs")  # fmt: skip
     cases = list(dict.fromkeys(row["case"] for row in sheet.rows))
     rows, sentences = [], []
@@ -103,7 +106,7 @@ def large_table(sheet: Sheet) -> tuple[str, Table, str]:
             rows.append((
                 case, Cell(name, look="best" if name == OURS else ""), f"{three(own.seconds)} {_range(own)}".strip(),
                 "" if ours is None else ratio(own.seconds / ours.seconds),
-                "" if not own.work_s else three(_moved(case, own) / own.work_s / 1e9),
+                three(own.cpu_s), "" if not own.work_s else three(_moved(case, own) / own.work_s / 1e9),
                 "" if share is None else percent(share), f"{_mb(own.peak_bytes)} ({_mb(own.base_bytes)})",
                 _mb(own.limit_bytes), _mb(own.gpu_bytes), three(own.sync_s), "" if own.error is None else
                 f"{own.error:.2f}", str(own.runs),

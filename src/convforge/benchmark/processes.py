@@ -20,6 +20,7 @@ class Ended(NamedTuple):
 
     code: int | None  # exit status; None if it was stopped after its time
     seconds: float
+    cpu_s: float  # of all its cores, and of its children that have ended
     peak_bytes: int  # of resident memory: its own and that of its children, each at its peak
     gpu_bytes: int | None  # most memory in use on the GPUs, beyond that before the start; None if not read
     output: str
@@ -47,7 +48,7 @@ def ended(
     peaks: dict[int, int] = {}
     before = most = gpu_bytes() if gpu_bytes else 0
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        begin = perf_counter()
+        begin, cpu_before = perf_counter(), _cpu_seconds()
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors, start_new_session=True)
         stopped = False
         try:
@@ -70,7 +71,17 @@ def ended(
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
     code = None if stopped else process.returncode
-    return Ended(code, seconds, sum(peaks.values()), most - before if gpu_bytes else None, *texts)
+    return Ended(
+        code, seconds, _cpu_seconds() - cpu_before, sum(peaks.values()), most - before if gpu_bytes else None, *texts
+    )
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU seconds of all children of this process that have ended."""
+    import resource  # of Unix alone
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
