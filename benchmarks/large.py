@@ -164,7 +164,7 @@ class Bench:
                     self.leave_out(case, name, f"wrong: a sample is {error:.3g} off")
                     return
         finally:
-            remove(target)
+            remove_result(target)
         row = {
             "case": case.name, "kind": case.kind, "nbytes": case.nbytes, "contender": name, "round": at,
             "ours": contender.ours, "device": self.device_of(contender), "gpus": contender.gpus,
@@ -189,7 +189,7 @@ class Bench:
                 run = self.run(small, contender, source, target)
             finally:
                 remove(source)
-                remove(target)
+                remove_result(target)
             if fault := fault_of(run, self.limit_s):
                 self.leave_out(case, name, f"on a small image {fault}")
                 return False
@@ -272,6 +272,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def remove_result(path: Path) -> None:
+    """Remove a result, and what our command leaves of one when it is stopped."""
+    for ending in ("", ".incomplete", ".journal"):
+        remove(path.with_name(path.name + ending))
 
 
 def installed() -> Iterator[tuple[str, str]]:

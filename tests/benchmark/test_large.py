@@ -31,8 +31,8 @@ def row(contender: str, seconds: float, at: int = 0, case: str = "zarr-2GB", **m
     return {
         "case": case, "kind": case.split("-")[0], "nbytes": 2_000_000_000, "contender": contender, "round": at,
         "ours": ours, "device": "cpu", "gpus": 0, "seconds": seconds, "work_s": seconds - 1, "cpu_s": 9.0,
-        "peak_bytes": 900_000_000, "base_bytes": 200_000_000, "gpu_bytes": None, "limit_bytes": 1_000_000_000 if ours else None,
-        "stored_bytes": [1, 1], "sync_s": 0.5, "error": 0.5,
+        "peak_bytes": 900_000_000, "base_bytes": 200_000_000, "gpu_bytes": None,
+        "limit_bytes": 1_000_000_000 if ours else None, "stored_bytes": [1, 1], "sync_s": 0.5, "error": 0.5,
     } | more  # fmt: skip
 
 
