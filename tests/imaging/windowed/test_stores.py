@@ -19,8 +19,8 @@ from tests.imaging.windowed.gcs import Gcs
 from tests.imaging.windowed.ome import filled, layout_of, ome_zarr, zarr_level
 
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed import Url, WindowReader, WindowWriter, format_of, open_windows, stores
-from convforge.imaging.windowed.zarr import FORMAT
+from convforge.imaging.windowed import Url, WindowReader, WindowWriter, format_of, open_windows
+from convforge.imaging.windowed.zarr import FORMAT, stores
 
 IMAGE = RANDOM.integers(1, 65536, (40, 30), dtype=np.uint16)
 EVERYTHING = (slice(0, 40), slice(0, 30))

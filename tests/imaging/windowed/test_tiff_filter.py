@@ -80,7 +80,7 @@ def test_from_and_to_other_formats(tmp_path: Path, suffix: str) -> None:
 def test_resumed_after_an_end_at_any_window(
     tmp_path: Path, grid: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from convforge.imaging.windowed import tiff_writer
+    from convforge.imaging.windowed.tiff import writer as tiff_writer
 
     array = noise(300, 200)
     tifffile.imwrite(tmp_path / "a.tif", array, **PLAIN | grid)

@@ -18,10 +18,10 @@ import numpy as np
 from convforge.imaging.image import Array, ImageError
 from convforge.imaging.windowed.byte_ranges import LocalBytes
 from convforge.imaging.windowed.contract import Layout, Region
-from convforge.imaging.windowed.tiff_directories import CODES, Entry, Tables, TiffBytes
-from convforge.imaging.windowed.tiff_segments import Segments, read_window
-from convforge.imaging.windowed.tiff_series import Planes
-from convforge.imaging.windowed.tiff_storage import JPEG, PageForm, Storage
+from convforge.imaging.windowed.tiff.directories import CODES, Entry, Tables, TiffBytes
+from convforge.imaging.windowed.tiff.segments import Segments, read_window
+from convforge.imaging.windowed.tiff.series import Planes
+from convforge.imaging.windowed.tiff.storage import JPEG, PageForm, Storage
 
 
 class Appended:

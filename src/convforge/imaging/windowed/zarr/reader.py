@@ -12,10 +12,10 @@ from typing import Any
 
 from convforge.imaging.image import Array, ImageError
 from convforge.imaging.windowed.contract import Layout, Place, Region
-from convforge.imaging.windowed.ome_zarr import MEMBERS, OmeImage, image_of, instead
-from convforge.imaging.windowed.stores import Store, store_of
-from convforge.imaging.windowed.zarr_array import ZarrArray
-from convforge.imaging.windowed.zarr_metadata import ARRAY_DIMENSIONS, KEYS, Node, read_node
+from convforge.imaging.windowed.zarr.array import ZarrArray
+from convforge.imaging.windowed.zarr.metadata import ARRAY_DIMENSIONS, KEYS, Node, read_node
+from convforge.imaging.windowed.zarr.ome import MEMBERS, OmeImage, image_of, instead
+from convforge.imaging.windowed.zarr.stores import Store, store_of
 
 # Objects of a store whose versions count for the fingerprint; each takes a request.
 SAMPLED = 32

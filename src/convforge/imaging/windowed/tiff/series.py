@@ -15,11 +15,11 @@ import numpy.typing as npt
 from convforge.imaging.axes import LETTERS, may_hold_bands_as_columns
 from convforge.imaging.formats import tiff_tags
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed import ome_xml
-from convforge.imaging.windowed import tiff_directories as td
 from convforge.imaging.windowed.byte_ranges import LocalBytes
 from convforge.imaging.windowed.contract import Url
-from convforge.imaging.windowed.tiff_directories import Chain, HeldTables, Tables, TiffBytes, chain_of, open_tiff
+from convforge.imaging.windowed.tiff import directories as td
+from convforge.imaging.windowed.tiff import ome_xml
+from convforge.imaging.windowed.tiff.directories import Chain, HeldTables, Tables, TiffBytes, chain_of, open_tiff
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage

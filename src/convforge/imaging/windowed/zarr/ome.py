@@ -14,7 +14,7 @@ from typing import Any
 
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Place
-from convforge.imaging.windowed.zarr_metadata import letters_of_names
+from convforge.imaging.windowed.zarr.metadata import letters_of_names
 
 MOST_LEVELS = 64
 MEMBERS = ("multiscales", "omero", "image-label", "labels", "plate", "well", "bioformats2raw.layout", "ome")

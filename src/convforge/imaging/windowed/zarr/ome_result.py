@@ -12,7 +12,7 @@ import numpy as np
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout, Place
-from convforge.imaging.windowed.ome_zarr import OmeImage
+from convforge.imaging.windowed.zarr.ome import OmeImage
 
 TYPES = {"T": "time", "C": "channel", "S": "channel", "Z": "space", "Y": "space", "X": "space"}
 NAMES = {"S": "c"}  # the bands of pixels are channels

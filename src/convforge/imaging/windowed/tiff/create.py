@@ -17,14 +17,14 @@ import numpy as np
 from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import ASSOCIATED
 from convforge.imaging.image import ImageError, Metadata
-from convforge.imaging.windowed import ome_write
 from convforge.imaging.windowed.byte_ranges import LocalBytes
 from convforge.imaging.windowed.contract import Layout, Place, Url, WindowReader
-from convforge.imaging.windowed.tiff_directories import SUBIFDS, Tables, chain_of, open_tiff
-from convforge.imaging.windowed.tiff_reader import TiffReader, open_tifffile
-from convforge.imaging.windowed.tiff_segments import Segments, grid_of
-from convforge.imaging.windowed.tiff_storage import NONE, PageForm, Storage, storage_of
-from convforge.imaging.windowed.tiff_writer import Appended, TiffLevel, TiffWriter, level_layout
+from convforge.imaging.windowed.tiff import ome_write
+from convforge.imaging.windowed.tiff.directories import SUBIFDS, Tables, chain_of, open_tiff
+from convforge.imaging.windowed.tiff.reader import TiffReader, open_tifffile
+from convforge.imaging.windowed.tiff.segments import Segments, grid_of
+from convforge.imaging.windowed.tiff.storage import NONE, PageForm, Storage, storage_of
+from convforge.imaging.windowed.tiff.writer import Appended, TiffLevel, TiffWriter, level_layout
 
 if TYPE_CHECKING:
     from tifffile import TiffPage
@@ -231,7 +231,7 @@ def notes(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     """Return what a user should know before a result of this layout is written."""
     from tifffile import COMPRESSION
 
-    from convforge.imaging.windowed.tiff_storage import DEFLATE, JPEG, JPEG_QUALITY, WRITTEN_AS
+    from convforge.imaging.windowed.tiff.storage import DEFLATE, JPEG, JPEG_QUALITY, WRITTEN_AS
 
     storage = storage_of(layout, source)
     if storage.compression == JPEG:

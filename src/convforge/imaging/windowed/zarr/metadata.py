@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from convforge.imaging.axes import LETTERS
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout, Place
-from convforge.imaging.windowed.stores import AccessDenied, Store
+from convforge.imaging.windowed.zarr.stores import AccessDenied, Store
 
 ARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"  # xarray's attribute that names the axes of a version 2 array
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -17,8 +17,17 @@ from convforge.imaging.windowed.contract import (
     WindowReader,
     WindowWriter,
 )
-from convforge.imaging.windowed.ome_zarr import section
-from convforge.imaging.windowed.ome_zarr_result import (
+from convforge.imaging.windowed.zarr.array import ZarrArray
+from convforge.imaging.windowed.zarr.metadata import (
+    ARRAY_DIMENSIONS,
+    Node,
+    array_with,
+    metadata_of_result,
+    read_node,
+    write_group,
+)
+from convforge.imaging.windowed.zarr.ome import section
+from convforge.imaging.windowed.zarr.ome_result import (
     attributes_of_result,
     halved,
     keeps_channels,
@@ -27,17 +36,8 @@ from convforge.imaging.windowed.ome_zarr_result import (
     new_axes,
     order_of,
 )
-from convforge.imaging.windowed.stores import READ_SCHEMES, WRITTEN_SCHEMES, Store, store_of
-from convforge.imaging.windowed.zarr_array import ZarrArray
-from convforge.imaging.windowed.zarr_metadata import (
-    ARRAY_DIMENSIONS,
-    Node,
-    array_with,
-    metadata_of_result,
-    read_node,
-    write_group,
-)
-from convforge.imaging.windowed.zarr_reader import ZarrReader, is_own, is_zarr, others_in
+from convforge.imaging.windowed.zarr.reader import ZarrReader, is_own, is_zarr, others_in
+from convforge.imaging.windowed.zarr.stores import READ_SCHEMES, WRITTEN_SCHEMES, Store, store_of
 
 # Grid of a new array whose source has none: shards of 2048 x 2048 pixels, in chunks of 256 x 256.
 CHUNK, SHARD = 256, 2048

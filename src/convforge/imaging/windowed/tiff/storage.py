@@ -15,7 +15,7 @@ from convforge.imaging.formats import tiff_tags
 from convforge.imaging.formats.tiff import ASSOCIATED, COLOURS, UNASSOCIATED, YCBCR, extra_samples
 from convforge.imaging.image import Array
 from convforge.imaging.windowed.contract import Layout, Place, WindowReader
-from convforge.imaging.windowed.tiff_reader import TiffReader
+from convforge.imaging.windowed.tiff.reader import TiffReader
 
 TILE = 512
 LARGEST_SEGMENT = 2**25  # bytes of a strip or tile; of larger ones of the source, tiles of TILE are made

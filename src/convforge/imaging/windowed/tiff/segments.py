@@ -9,14 +9,14 @@ import numpy as np
 
 from convforge.imaging.formats.tiff import BEST_RATIO, LOOSEST_RATIO
 from convforge.imaging.image import Array, ImageError, check_proportion
-from convforge.imaging.windowed.codec_headers import declared_size
 from convforge.imaging.windowed.contract import Region
-from convforge.imaging.windowed.tiff_directories import TiffBytes
+from convforge.imaging.windowed.tiff.codec_headers import declared_size
+from convforge.imaging.windowed.tiff.directories import TiffBytes
 
 if TYPE_CHECKING:
     from tifffile import TiffPage
 
-    from convforge.imaging.windowed.tiff_series import Planes, Source
+    from convforge.imaging.windowed.tiff.series import Planes, Source
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from xml.etree.ElementTree import Element, SubElement
 
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout
-from convforge.imaging.windowed.ome_xml import MICROMETRES
-from convforge.imaging.windowed.tiff_storage import PageForm
+from convforge.imaging.windowed.tiff.ome_xml import MICROMETRES
+from convforge.imaging.windowed.tiff.storage import PageForm
 
 NAMESPACE = "http://www.openmicroscopy.org/Schemas/OME/2016-06"
 

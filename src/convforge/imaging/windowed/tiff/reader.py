@@ -18,13 +18,13 @@ from convforge.imaging.formats.tiff import (
     extra_samples,
 )
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
-from convforge.imaging.windowed import tiff_directories as td
 from convforge.imaging.windowed.byte_ranges import RangeFile, open_bytes
-from convforge.imaging.windowed.codec_headers import JPEG
 from convforge.imaging.windowed.contract import Layout, Place, Region
-from convforge.imaging.windowed.tiff_directories import TiffBytes, open_tiff
-from convforge.imaging.windowed.tiff_segments import Segments, check_page, check_stored, read_window
-from convforge.imaging.windowed.tiff_series import SLIDES, series_of
+from convforge.imaging.windowed.tiff import directories as td
+from convforge.imaging.windowed.tiff.codec_headers import JPEG
+from convforge.imaging.windowed.tiff.directories import TiffBytes, open_tiff
+from convforge.imaging.windowed.tiff.segments import Segments, check_page, check_stored, read_window
+from convforge.imaging.windowed.tiff.series import SLIDES, series_of
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from convforge.imaging.windowed.byte_ranges import SCHEMES
 from convforge.imaging.windowed.contract import WindowFormat
-from convforge.imaging.windowed.tiff_create import create, lost, notes, reopen
-from convforge.imaging.windowed.tiff_reader import TiffReader
-from convforge.imaging.windowed.tiff_storage import arranged
+from convforge.imaging.windowed.tiff.create import create, lost, notes, reopen
+from convforge.imaging.windowed.tiff.reader import TiffReader
+from convforge.imaging.windowed.tiff.storage import arranged
 
 HEADERS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 

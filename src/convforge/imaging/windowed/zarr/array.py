@@ -16,8 +16,8 @@ import numpy as np
 
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
 from convforge.imaging.windowed.contract import Layout, Region
-from convforge.imaging.windowed.stores import awaited, fault, tensorstore
-from convforge.imaging.windowed.zarr_metadata import Node, for_tensorstore
+from convforge.imaging.windowed.zarr.metadata import Node, for_tensorstore
+from convforge.imaging.windowed.zarr.stores import awaited, fault, tensorstore
 
 
 class ZarrArray:
