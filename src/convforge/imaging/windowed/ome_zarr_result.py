@@ -45,6 +45,7 @@ def order_of(path: Place, layout: Layout) -> tuple[int, ...]:
 
     Examples
     --------
+    >>> from pathlib import Path
     >>> order_of(Path("a.ome.zarr"), Layout((8, 9, 3), np.dtype(np.uint8), "YXS"))
     (2, 0, 1)
     """
