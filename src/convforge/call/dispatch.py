@@ -51,6 +51,16 @@ def runtime_of(device: str | None) -> Runtime:
     return cuda_runtime(int(number or 0))
 
 
+def devices_of(device: str | None) -> tuple[str, ...]:
+    """Return the devices that work on many images: "cuda" stands for all GPUs; errors are those of `runtime_of`."""
+    if device != "cuda":
+        return (device or "cpu",)
+    from convforge.backends.cuda.facts import gpu_count
+
+    runtime_of(device)
+    return tuple(f"cuda:{number}" for number in range(gpu_count()))
+
+
 def find_plan(
     problem: Problem,
     algorithm: str = "auto",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from convforge.cli.filter_places import only_in_units
 from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method
 from convforge.cli.output import progress
 from convforge.imaging.image import MAX_PIXELS
@@ -17,28 +17,42 @@ from convforge.imaging.image import MAX_PIXELS
 if TYPE_CHECKING:
     from convforge.imaging.kernels import Kernel
     from convforge.imaging.pipeline.recipe import Recipe
-    from convforge.imaging.windowed import Layout
+    from convforge.imaging.windowed import Layout, Place
 
 
-def is_large(source: Path, target: Path, memory: str | None, max_pixels: int) -> bool:
-    """True if an image is filtered in units: if --memory says so, for Zarr, and for .npy beyond the default limit."""
-    suffixes = {source.suffix.lower(), target.suffix.lower()}
-    if memory is not None or ".zarr" in suffixes:
+def is_large(source: Place, target: Place, memory: int | None, max_pixels: int) -> bool:
+    """True if an image is filtered in units, and not in memory as a whole.
+
+    That is so
+
+    - with --memory;
+    - for URLs, and for formats that only units know: Zarr and folders of slices;
+    - for more samples than --max-pixels allows, unless it is below its default, which asks to refuse large images;
+    - from TIFF to TIFF, if the source has tiles, reduced copies, 64-bit offsets (BigTIFF) or OME-XML, so that the
+      result has them too.
+
+    The last two hold only if units know both formats and can read the source, else memory is tried.
+    """
+    from convforge.imaging.formats.tiff import is_structured
+    from convforge.imaging.windowed import Url, format_of, open_windows
+
+    if memory is not None or isinstance(source, Url) or isinstance(target, Url):
         return True
-    from convforge.imaging.windowed import format_of, open_windows
-
-    if source.is_dir():
-        return format_of(source) is not None
-    if suffixes != {".npy"} or max_pixels < MAX_PIXELS or not source.exists():
+    if only_in_units(source, read=True) or only_in_units(target, read=False):
+        return True
+    if format_of(source) is None or format_of(target) is None or not source.is_file():
         return False
     try:
-        return prod(open_windows(source).layout.shape) > max_pixels
+        samples = prod(open_windows(source).layout.shape)
     except ValueError:  # reported where the image is read
         return False
+    if samples > max_pixels >= MAX_PIXELS:
+        return True
+    return {source.suffix.lower(), target.suffix.lower()} <= {".tif", ".tiff"} and is_structured(source)
 
 
 def filter_large(
-    source: Path, target: Path, kernel: Kernel, recipe: Recipe, *, memory: int | None, jobs: int | None
+    source: Place, target: Place, kernel: Kernel, recipe: Recipe, *, memory: int | None, jobs: int | None
 ) -> None:
     from rich.filesize import decimal
 
@@ -51,19 +65,29 @@ def filter_large(
     with guarded():
         run = LargeFilter(source, target, recipe, memory=memory, workers=jobs)
         before = len(run.finished())
-    division, done = run.division, f"; {before} of them were finished before" if before else ""
+    division, done = run.division, f"; {before} of {run.units} were finished before" if before else ""
     line("in", f"{source}: {_layout(run.reader.layout)}")
+    if recipe.selection is not None:
+        line("part", str(recipe.selection))
     line("out", f"{target}: {_layout(run.result)}")
     line("kernel", kernel_text(kernel, recipe))
     print_method(run.plan, recipe)
-    line("units", f"{len(division)} of {' x '.join(map(str, division.unit))} samples ({division.letters_out}){done}")
-    line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {count_of(run.most, 'unit')} in work")
+    if len(run.devices) > 1:
+        line("devices", f"{len(run.devices)} GPUs: {', '.join(run.devices)}")
+    copies = run.units - len(division)
+    more = f", and {copies} of the reduced copies ({len(run.result.levels)})" if copies else ""
+    line(
+        "units",
+        f"{len(division)} of {' x '.join(map(str, division.unit))} samples ({division.letters_out}){more}{done}",
+    )
+    most = count_of(max(each.most for each in run.passes), "unit")
+    line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {most} in work")
     sys.stdout.flush()
     try:
         with interrupts(), progress(measuring=False) as watch, guarded():
             outcome = run(watch)
     except KeyboardInterrupt as stop:
-        finished = f"{len(run.finished())} of {count_of(len(division), 'unit')} are finished"
+        finished = f"{len(run.finished())} of {count_of(run.units, 'unit')} are finished"
         rest = f"{target} was not written, {finished}; the same command does the rest"
         typer.echo(f"convforge: interrupted; {rest}", err=True)
         raise typer.Exit(130) from stop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from convforge.errors import Reason
     from convforge.imaging.kernels import Kernel
     from convforge.imaging.pipeline.recipe import Recipe
+    from convforge.imaging.windowed import Place
 
 
 def line(name: str, text: str) -> None:
@@ -52,14 +52,18 @@ def count_of(number: int, noun: str) -> str:
 
 
 @contextmanager
-def failing(source: Path, recipe: Recipe) -> Iterator[None]:
-    """Turn an error of a file into a Failure; unnamed axes and a method's refusal are wrong use (``ValueError``)."""
+def failing(source: Place, recipe: Recipe) -> Iterator[None]:
+    """Turn an error of a file into a Failure.
+
+    Unnamed axes, a selection that the image does not have, and a method's refusal are wrong use (``ValueError``).
+    """
     from convforge.errors import UnsupportedProblem
     from convforge.imaging.files import AxesError, ImageError
+    from convforge.imaging.selection import SelectionError
 
     try:
         yield
-    except AxesError:
+    except (AxesError, SelectionError):
         raise
     except UnsupportedProblem as error:
         raise ValueError(reason_of(error, recipe)) from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from convforge.benchmark.runner import Watch
@@ -52,6 +54,43 @@ def progress(*, measuring: bool = True) -> Iterator[Watch]:
             bar.update(task, completed=done, total=total, description=label, refresh=measuring)
 
         yield watch
+
+
+@contextmanager
+def steps(
+    names: Sequence[str], *, after: float = 1.0, console: Console | None = None
+) -> Iterator[Callable[[str], None]]:
+    """Show which of the named steps runs, if the terminal of standard error takes it and `after` seconds have passed.
+
+    The yielded function begins a step. Nothing stays on the terminal, and on no terminal nothing is written.
+    """
+    from rich import progress as columns
+    from rich.console import Console
+
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda name: None
+        return
+    bar = columns.Progress(
+        columns.BarColumn(),
+        columns.MofNCompleteColumn(),
+        columns.TimeElapsedColumn(),
+        columns.TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        refresh_per_second=4,
+    )
+    task = bar.add_task(names[0], total=len(names))
+    timer = Timer(after, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda name: bar.update(task, completed=names.index(name), description=name)
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def si_text(value: float, unit: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Hashable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -26,10 +27,16 @@ __all__ = [
     "Image",
     "ImageError",
     "Metadata",
+    "axes_of",
+    "check_holds",
+    "check_start",
     "check_writable",
+    "encode",
+    "header_of",
     "load_decoders",
     "not_kept",
     "read_image",
+    "suffix_of",
     "write_image",
 ]
 
@@ -43,6 +50,7 @@ class _Format:
     magic: tuple[bytes, ...]
     decoders: tuple[str, ...]  # names to import; imagecodecs loads a decoder on attribute access
     read: Callable[[Path, int, Axes | None], Image]
+    header: Callable[[Path], tuple[Hashable, ...]]  # see `header_of`
     write: Callable[[BinaryIO, Image], None]
     holds: frozenset[str]  # see `_not_held`
     lost: Callable[[Image], list[str]] = lambda image: []  # names of further metadata that it loses
@@ -54,13 +62,13 @@ class _Format:
 
 _COMMON = frozenset({"description", "resolution", "icc_profile", "exif"})
 _FORMATS = (
-    _Format("PNG", (".png",), (png.SIGNATURE,), ("imagecodecs:png_decode",), png.read, png.write, _COMMON | {"png"},
-            dtypes=("uint8", "uint16"), bands=(1, 3), pages=False),
-    _Format("JPEG", (".jpg", ".jpeg"), (b"\xff\xd8\xff",), ("PIL.JpegImagePlugin",), jpeg.read, jpeg.write, _COMMON,
-            jpeg.lost, dtypes=("uint8",), bands=(1, 3), alpha=False, pages=False),
+    _Format("PNG", (".png",), (png.SIGNATURE,), ("imagecodecs:png_decode",), png.read, png.header, png.write,
+            _COMMON | {"png"}, dtypes=("uint8", "uint16"), bands=(1, 3), pages=False),
+    _Format("JPEG", (".jpg", ".jpeg"), (b"\xff\xd8\xff",), ("PIL.JpegImagePlugin",), jpeg.read, jpeg.header,
+            jpeg.write, _COMMON, jpeg.lost, dtypes=("uint8",), bands=(1, 3), alpha=False, pages=False),
     _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), ("imagecodecs", "tifffile"), tiff.read,
-            tiff.write, _COMMON | {"geography"}, tiff_tags.lost),
-    _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.write, frozenset()),
+            tiff.header, tiff.write, _COMMON | {"geography"}, tiff_tags.lost),
+    _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.header, npy.write, frozenset()),
 )  # fmt: skip
 
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
@@ -122,8 +130,15 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
         raise ImageError(f"max_pixels is {max_pixels}; it must be at least 1")
     named = None if axes is None else Axes(axes.upper())
     kind = _recognise(path)
-    try:
+    with _faults_of(path, kind):
         return kind.read(path, max_pixels, named)
+
+
+@contextmanager
+def _faults_of(path: Path, kind: _Format) -> Iterator[None]:
+    """Turn the faults of a decoder into an ``ImageError`` that names the file."""
+    try:
+        yield
     except ImageError as error:
         # Image does not know the path: add it to the message.
         raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
@@ -138,6 +153,26 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
         ) from error
 
 
+def header_of(path: StrPath) -> tuple[Hashable, ...]:
+    """Return the format and the facts of a file's header; files with equal headers have images of one shape and type.
+
+    No pixel is decoded. ``ImageError`` if the file is no image or its header is damaged.
+    """
+    path = Path(path)
+    kind = _recognise(path)
+    with _faults_of(path, kind):
+        return kind.name, *kind.header(path)
+
+
+def axes_of(path: StrPath) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the sizes of the page axes that a file names, by their letters, and the names of its channels.
+
+    Only a TIFF names them, in its OME-XML, ImageJ or tifffile description.
+    """
+    path = Path(path)
+    return tiff.named(path) if _recognise(path).name == "TIFF" else ({}, ())
+
+
 def check_writable(
     path: StrPath, dtype: npt.DTypeLike, *, bands: int = 1, pages: bool = False, alpha: bool = False
 ) -> None:
@@ -146,6 +181,18 @@ def check_writable(
     The suffix of `path` determines the format; `bands` does not count alpha. Causes are an unknown suffix, a sample
     type, band count, alpha or pages that the format does not support, and a folder without write access.
     """
+    path = Path(path)
+    check_holds(path, dtype, bands=bands, pages=pages, alpha=alpha)
+    try:
+        _check_place(path)
+    except OSError as error:  # a name too long, a folder without read access
+        raise ImageError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+
+
+def check_holds(
+    path: StrPath, dtype: npt.DTypeLike, *, bands: int = 1, pages: bool = False, alpha: bool = False
+) -> None:
+    """Raise ``ImageError`` if the format of a suffix cannot hold a result; the place is not looked at."""
     path = Path(path)
     kind = _format_for(path)
     dtype = np.dtype(dtype)
@@ -167,10 +214,6 @@ def check_writable(
         raise ImageError(f"{path}: {kind.name} has no alpha; write .png or .tif to keep it")
     if pages and not kind.pages:
         raise ImageError(f"{path}: {kind.name} holds one page; write .tif or .npy to keep them all")
-    try:
-        _check_place(path)
-    except OSError as error:  # a name too long, a folder without read access
-        raise ImageError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
 
 def load_decoders(*paths: Path) -> None:
@@ -245,21 +288,44 @@ def write_image(path: StrPath, image: Image) -> None:
     Metadata(resolution=(300.0, 300.0), unit='inch', description='leaf', premultiplied=False)
     """
     path = Path(path)
-    pixels = image.pixels
-    check_writable(path, pixels.dtype, bands=image.bands, pages=image.pages, alpha=image.alpha is not None)
-    kind = _format_for(path)
+    check_writable(path, image.pixels.dtype, bands=image.bands, pages=image.pages, alpha=image.alpha is not None)
     target = Path(os.path.realpath(path))  # replace the target of a symbolic link, not the link
     try:
         with replacing(target) as file:
-            kind.write(file, image)
-    except ImageError as error:
-        raise ImageError(f"{path}: {error}") from error
+            encode(file, path, image)
+    except ImageError:
+        raise
     except OSError as error:
         raise ImageError(f"{path}: cannot be written ({error.strerror or error}); choose another place") from error
+
+
+def encode(file: BinaryIO, path: StrPath, image: Image) -> None:
+    """Write an image to an open file, which must allow to seek, in the format that the suffix of `path` determines.
+
+    ``ImageError`` names `path`; ``OSError`` if the file cannot be written.
+    """
+    path = Path(path)
+    kind = _format_for(path)
+    try:
+        kind.write(file, image)
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from error
+    except OSError:
+        raise
     except MemoryError as error:
         raise ImageError(f"{path}: not enough memory to encode {kind.name}; write .npy or in parts") from error
     except Exception as error:
         raise ImageError(f"{path}: {kind.name} could not hold this image ({_one_line(error)}); try .npy") from error
+
+
+def check_start(path: StrPath, head: bytes) -> None:
+    """Raise ``ImageError``, which names `path`, if a file that begins with these 16 bytes is no image."""
+    _format_of(Path(path), head)
+
+
+def suffix_of(path: StrPath) -> str:
+    """Return the suffix of the format that a file's content has, such as ".png"."""
+    return _recognise(Path(path)).suffixes[0]
 
 
 def _recognise(path: Path) -> _Format:
@@ -276,6 +342,11 @@ def _recognise(path: Path) -> _Format:
         if isinstance(error, ImageError):
             raise
         raise ImageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    return _format_of(path, head)
+
+
+def _format_of(path: Path, head: bytes) -> _Format:
+    """Return the format that the first 16 bytes of a file have."""
     if not head:
         raise ImageError(f"{path}: is empty (0 bytes); get it again from its source")
     for kind in _FORMATS:

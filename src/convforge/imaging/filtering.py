@@ -81,6 +81,7 @@ def filter(  # noqa: A001
     kernel : array of shape (R, S), str or path
         Numbers, or a text for :func:`convforge.imaging.kernels.load_kernel`: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
+        "gaussian:2,1,1px" (sigma along Z, Y and X) filters a volume, whose axes `axes` names.
     channels : {"each", "sum"}
         Filter each band alone, or sum all bands into one image without a band axis.
     border, cval : str, float
@@ -124,9 +125,16 @@ def filter(  # noqa: A001
     """
     refuse_others("filter", others, ELSEWHERE)
     home = home_of(image=image)
+    taps, depth = kernel_arrays(kernel)
+    if depth is not None:
+        from convforge.imaging.volumes import filter_volume
+
+        options = FilterOptions(channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+                                algorithm=algorithm, axes=axes)  # fmt: skip
+        return filter_volume(image, taps, depth, device, options)
     with at_home(home.runs_on(device)):
         plan, x, w = plan_filter(
-            image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+            image, taps, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
             device=device, algorithm=algorithm, axes=axes,
         )  # fmt: skip
         problem, stream = plan.problem, home.stream()
@@ -258,11 +266,26 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
 
     ``ValueError`` or ``TypeError`` unless it is a two-dimensional array of finite real numbers, or a text for one.
     """
+    taps, depth = kernel_arrays(kernel)
+    if depth is not None:
+        raise ValueError(f"the kernel {kernel!r} reaches along Z; convforge.filter and filter_large filter volumes")
+    return taps
+
+
+def kernel_arrays(
+    kernel: NDArray[Any] | str | os.PathLike[str],
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return a kernel as :func:`kernel_array` does, and its taps along Z (D,) if it has any."""
     if isinstance(kernel, str | os.PathLike):
         with no_fork():
             from convforge.imaging.kernels import load_kernel
 
-        return np.array(load_kernel(os.fspath(kernel)).values)
+        loaded = load_kernel(os.fspath(kernel))
+        return np.array(loaded.values), loaded.depth
+    return _array_of(kernel), None
+
+
+def _array_of(kernel: Any) -> NDArray[np.float64]:
     if is_masked(kernel):
         raise TypeError("the kernel is a masked array, whose mask would be lost; fill it first, as in kernel.filled(0)")
     try:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from convforge.imaging.sigmas import PIXELS, Sigmas, SigmasError
 
 LARGEST_SIDE = 4095
 LARGEST_FILE = 2**27  # bytes of the largest kernel in float64
@@ -33,8 +36,8 @@ _FIXED: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 _HEADS = (*_FIXED, "gaussian", "log", "box")
 
-KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "log:SIZE:SIGMA", "box:SIZE")
-"""Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0."""
+KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "gaussian:SIGMApx", "log:SIZE:SIGMA", "box:SIZE")
+"""Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0, or for each axis as in 2,1,1um."""
 
 
 # Names from other libraries, and the hint in the error message.
@@ -59,6 +62,7 @@ class Kernel:
 
     name: str  # as the user gave it: a name, a path, or "matrix"
     values: npt.NDArray[np.float64]  # (R, S), finite, read-only
+    depth: npt.NDArray[np.float64] | None = None  # (D,), the taps along Z of a kernel of volumes
 
     def __post_init__(self) -> None:
         values = np.array(self.values, dtype=np.float64, order="C")
@@ -83,7 +87,7 @@ class Kernel:
         return (int(self.values.shape[0]), int(self.values.shape[1]))
 
 
-def load_kernel(text: str | os.PathLike[str]) -> Kernel:
+def load_kernel(text: str | os.PathLike[str], spacing: Mapping[str, float | None] | None = None) -> Kernel:
     """Return the kernel of a name, a file or the text of a matrix.
 
     Parameters
@@ -92,6 +96,8 @@ def load_kernel(text: str | os.PathLike[str]) -> Kernel:
         Tried in this order: a name of `KERNEL_NAMES` (write ./NAME for a file of the same name); an existing .npy or
         text file (one row per line, comments after #); a matrix. Semicolons or line ends separate rows, spaces or
         commas separate values; fractions are allowed ("1/9 1/9 1/9; ...").
+    spacing : mapping, optional
+        Distance of the image's samples in micrometres by the letter of the axis, for sigma in a unit of length.
 
     Returns
     -------
@@ -113,8 +119,8 @@ def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     Traceback (most recent call last):
     ...
     convforge.imaging.kernels.KernelError: unknown kernel 'lapacian'; did you mean 'laplacian'? Known are laplacian, \
-sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, log:SIZE:SIGMA, box:SIZE; or \
-give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
+sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, gaussian:SIGMApx, \
+log:SIZE:SIGMA, box:SIZE; or give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
     """
     if isinstance(text, os.PathLike):
         return _from_file(Path(text))
@@ -122,7 +128,7 @@ give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
     if not text:
         raise KernelError(f"the kernel is empty; give one of {', '.join(KERNEL_NAMES)}, a file, or a matrix")
     if _canonical(text).split(":")[0] in _HEADS:  # a name takes precedence over a file of the same name
-        return named_kernel(text)
+        return named_kernel(text, spacing)
     if os.path.isfile(text):
         return _from_file(Path(text))
     if _looks_like_matrix(text):
@@ -131,16 +137,20 @@ give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
         raise KernelError(f"kernel file {text!r} is a folder; name a .npy or text file in it")
     if re.search(r"[/\\]|\.\w{1,4}$", text):
         raise KernelError(f"kernel file {text!r} does not exist; check the name and the folder")
-    return named_kernel(text)
+    return named_kernel(text, spacing)
 
 
-def named_kernel(text: str) -> Kernel:
+def named_kernel(text: str, spacing: Mapping[str, float | None] | None = None) -> Kernel:
     """Return a kernel of `KERNEL_NAMES`; case is ignored, and underscores equal hyphens.
 
     gaussian:SIZE:SIGMA is the Gaussian at pixel centres, divided by its sum; SIZE is odd. log:SIZE:SIGMA is the
     Laplacian of that Gaussian: the Gaussian times (x^2 + y^2 - 2 SIGMA^2) / SIGMA^4, minus the mean, so that constant
     regions give 0; it has the sign of `laplacian`. box:SIZE is the mean over SIZE x SIZE pixels; for an even SIZE it
     reaches one pixel further up and left than down and right.
+
+    gaussian:SIGMApx gives sigma along Y and X, or along Z, Y and X, in pixels (gaussian:2px, gaussian:1,2,2px) or in a
+    unit of length (gaussian:0.5um, gaussian:2,0.5,0.5um; nm, um and mm), which needs the `spacing` of the image. It
+    ends at four sigma.
 
     ``KernelError`` for an unknown name (the message proposes the most similar), a SIZE that is not a whole number from
     1 to 4095, an even SIZE or a SIGMA not above 0 for gaussian and log, and arguments of a kernel that takes none.
@@ -166,6 +176,12 @@ def named_kernel(text: str) -> Kernel:
             raise KernelError(f"kernel {text!r}: box takes one argument, box:SIZE; write for example 'box:5'")
         size = _size(text, arguments[0])
         return Kernel(name, np.full((size, size), 1.0 / (size * size)))
+    if head == "gaussian" and len(arguments) == 1 and (sigmas := _sigmas(text, arguments[0])) is not None:
+        try:
+            *depth, column, row = sigmas.lines(spacing or {})
+        except SigmasError as error:
+            raise KernelError(f"kernel {text!r}: {error}") from error
+        return Kernel(name, np.outer(column, row), depth[0] if depth else None)
     if head in _HEADS:
         return Kernel(name, _gaussian(text, head, arguments))
     near = difflib.get_close_matches(head, _HEADS, n=1, cutoff=0.5)
@@ -176,6 +192,20 @@ def named_kernel(text: str) -> Kernel:
         f"unknown kernel {text!r}; {known} are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
         'or a matrix as "1 1 1; 1 -8 1; 1 1 1"'
     )
+
+
+def needs_spacing(text: str) -> bool:
+    """True for a kernel whose sigma is given in a unit of length."""
+    head, _, argument = _canonical(text).partition(":")
+    sigmas = _sigmas(text, argument) if head == "gaussian" else None
+    return sigmas is not None and sigmas.unit != PIXELS
+
+
+def _sigmas(text: str, argument: str) -> Sigmas | None:
+    try:
+        return Sigmas.of(argument)
+    except SigmasError as error:
+        raise KernelError(f"kernel {text!r}: {error}") from error
 
 
 def _canonical(text: str) -> str:

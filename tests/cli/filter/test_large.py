@@ -155,5 +155,5 @@ def test_an_interrupted_run_says_how_to_continue(
     assert ran.err.endswith(" of 18 units are finished; the same command does the rest\n")
     monkeypatch.undo()
     ran = run(*words)
-    assert "of them were finished before" in ran.line("units")
+    assert "of 18 were finished before" in ran.line("units")
     np.testing.assert_array_equal(content(tmp_path / "b.zarr"), saturated(correlated(IMAGE, LAPLACIAN)))

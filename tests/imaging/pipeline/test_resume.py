@@ -20,7 +20,7 @@ from convforge.imaging.pipeline.journal import Journal
 from convforge.imaging.pipeline.large import LargeFilter
 
 IMAGE = RANDOM.integers(0, 65536, (640, 80), dtype=np.uint16)
-MEMORY = 60_000
+MEMORY = 90_000
 COMMAND = """
 import sys, convforge
 convforge.filter_large(sys.argv[1], sys.argv[2], "laplacian", memory=int(sys.argv[3]))
@@ -36,7 +36,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("suffix", [".zarr", pytest.param(".npy", marks=pytest.mark.thorough)])
 def test_a_killed_run_is_resumed(tmp_path: Path, source: Path, suffix: str) -> None:
     target, journal = tmp_path / f"b{suffix}", tmp_path / f"b{suffix}.journal"
-    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(source), str(target), "4000"])
+    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(source), str(target), "6000"])
     try:
         until = time.monotonic() + 120
         while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):

@@ -10,6 +10,14 @@ from convforge.backends.cuda.fft import why_no_fft
 from convforge.backends.facts import DeviceFacts
 
 
+def gpu_count() -> int:
+    """Return the number of GPUs that the driver sees; CUDA_VISIBLE_DEVICES may hide some."""
+    from cuda.bindings import driver
+
+    _, count = driver.cuDeviceGetCount()
+    return int(count)
+
+
 @cache
 def cuda_facts(device: int = 0) -> DeviceFacts:
     """Return the facts of a GPU; ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number."""
@@ -18,7 +26,7 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
     from cuda.bindings import driver
     from cuda.core import Device
 
-    _, count = driver.cuDeviceGetCount()
+    count = gpu_count()
     if not 0 <= device < count:
         raise ValueError(f"device cuda:{device} is not there; the driver sees {count}")
     gpu = Device(device)

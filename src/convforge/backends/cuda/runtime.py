@@ -256,8 +256,8 @@ class CudaRuntime(Runtime):
                 self._idle_streams.append(lent)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        self._gpu.set_current()
-        return pinned(nbytes)
+        with self.current():
+            return pinned(nbytes)
 
     def begin_copy(self, target: Any, source: Any, stream: Any = None) -> None:
         to, from_ = _block(target), _block(source)

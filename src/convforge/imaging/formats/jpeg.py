@@ -70,6 +70,15 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     return as_named(axes, Image(upright(np.asarray(plain), orientation), metadata=metadata))
 
 
+def header(path: Path) -> tuple[tuple[int, int], str, int]:
+    """Return size, mode and orientation."""
+    from PIL import JpegImagePlugin
+
+    with path.open("rb") as file:
+        found = JpegImagePlugin.JpegImageFile(file)
+        return found.size, found.mode, carried_of(found.info.get("exif", b"").removeprefix(EXIF))[2]
+
+
 def write(file: BinaryIO, image: Image) -> None:
     """Write an 8-bit gray or RGB image at quality 95, without chroma subsampling, which would blur edges."""
     import PIL.Image

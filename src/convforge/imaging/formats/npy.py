@@ -49,6 +49,13 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     return image if axes else replace(image, axes=Image.axes)
 
 
+def header(path: Path) -> tuple[tuple[int, ...], str]:
+    """Return the shape and the element type."""
+    with path.open("rb") as file:
+        shape, dtype = read_header(path, file)
+    return shape, dtype.str
+
+
 def read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Read the shape and the element type, up to the first element of the file."""
     version = np.lib.format.read_magic(file)

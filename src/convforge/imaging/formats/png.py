@@ -86,6 +86,20 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     return as_named(axes, Image(pixels, alpha=alpha, metadata=metadata))
 
 
+def header(path: Path) -> tuple[bytes, bool, int]:
+    """Return the header, whether there is transparency, and the orientation; chunks of pixels are skipped."""
+    found: dict[bytes, bytes] = {}
+    with path.open("rb") as file:
+        file.seek(len(SIGNATURE))
+        while len(start := file.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", start)
+            if kind == b"IHDR" or (kind in (b"tRNS", b"eXIf") and length <= LARGEST_TEXT):
+                found[kind] = file.read(length)
+                length = 0
+            file.seek(length + 4, 1)
+    return found[b"IHDR"], b"tRNS" in found, carried_of(found.get(b"eXIf", b""))[2]
+
+
 def write(file: BinaryIO, image: Image) -> None:
     """Write an 8- or 16-bit gray or RGB image, with its alpha if any."""
     import imagecodecs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from convforge.imaging.axes import Axes, as_named, check_clear, may_hold_bands_as_columns
+from convforge.imaging.axes import LETTERS, Axes, as_named, check_clear, may_hold_bands_as_columns
 from convforge.imaging.formats import tiff_tags
 from convforge.imaging.image import (
     SAMPLE_DTYPES,
@@ -50,7 +50,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         every = [page.aspage() for page in file.pages]
         if faults or not every:
             raise ImageError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
-        pages = [page for page in every if not int(page.subfiletype) & (tiff_tags.REDUCED | tiff_tags.MASK)] or every
+        pages = _images(every)
         _check_alike(path, pages)
         first = pages[0]
         stack = _undivided_stack(file, first)
@@ -77,6 +77,47 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     pixels = np.stack([pixels for pixels, _ in parts])
     image = Image(pixels, np.stack(masks) if masks else None, metadata, pages=True)
     return as_named(axes, image, tuple(series.values()))
+
+
+def header(path: Path) -> tuple[str, int]:
+    """Return the size and samples of the first page, upright, and the number of pages."""
+    from tifffile import TiffFile
+
+    with TiffFile(path) as file:
+        pages = _images([page.aspage() for page in file.pages])
+        return _kind(pages[0]), _undivided_stack(file, pages[0]) or len(pages)
+
+
+def named(path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the sizes of the page axes that the file names, by their letters, and the names of its channels."""
+    from tifffile import TiffFile
+
+    with TiffFile(path) as file:
+        every = [page.aspage() for page in file.pages]
+        pages = _images(every)
+        count = _undivided_stack(file, pages[0]) or len(pages)
+        sizes = tiff_tags.series_shape(file, every, count)
+        known = sizes if all(letter in LETTERS for letter in sizes) else {}
+        return known, tiff_tags.channel_names(file)
+
+
+def is_structured(path: Path) -> bool:
+    """True for a TIFF with tiles, reduced copies, 64-bit offsets (BigTIFF) or OME-XML; False for a damaged one."""
+    from tifffile import TiffFile, TiffFileError
+
+    try:
+        with TiffFile(path) as file:
+            first = file.pages.first
+            if file.is_bigtiff or file.is_ome or first.is_tiled or first.subifds:
+                return True
+            return any(int(page.aspage().subfiletype) & tiff_tags.REDUCED for page in file.pages)
+    except (TiffFileError, OSError):
+        return False
+
+
+def _images(every: list[TiffPage]) -> list[TiffPage]:
+    """Return the pages that are images, without reduced copies and masks."""
+    return [page for page in every if not int(page.subfiletype) & (tiff_tags.REDUCED | tiff_tags.MASK)] or every
 
 
 def write(file: BinaryIO, image: Image) -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import struct
 from typing import TYPE_CHECKING, Any, BinaryIO
+from xml.etree import ElementTree
 
 from convforge.imaging.axes import Axes
 from convforge.imaging.formats import exif
@@ -71,6 +72,16 @@ def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str,
     stacked = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
     in_order = len(first.axes) == len(sizes) and math.prod(stacked.values()) == count
     return stacked if in_order and (len(every) == 1 or order == list(range(count))) else {}
+
+
+def channel_names(file: TiffFile) -> tuple[str, ...]:
+    """Return the names that OME-XML gives to the channels of the first image; () if one has none."""
+    try:
+        pixels = ElementTree.fromstring(file.ome_metadata or "").find("{*}Image/{*}Pixels")
+    except ElementTree.ParseError:
+        return ()
+    names = [] if pixels is None else [channel.get("Name", "") for channel in pixels.findall("{*}Channel")]
+    return tuple(names) if all(names) else ()
 
 
 def write_options(image: Image) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,16 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
-Lane = Callable[[Plan, NDArray[Any], PreparedFilter, Clock], NDArray[Any]]
-"""Runs a plan on a host array, from one thread at a time: a new host array, and the seconds of each stage."""
+class Lane(Protocol):
+    """Runs a plan on a host array, from one thread at a time."""
+
+    def __call__(
+        self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Return the result, and add the seconds of each stage to the clock.
+
+        With `out`, the result is written to it, and on a GPU both arrays are of a :class:`HostRing`; else it is new.
+        """
 
 
 def memory_share() -> int:
@@ -78,9 +86,11 @@ def _device_lane(runtime: Runtime) -> Iterator[Lane]:
         yield DeviceLane(runtime, stream)
 
 
-def host_lane(plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
+def host_lane(
+    plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
     """Run a plan on the CPU, which reads the image in place."""
-    out = np.empty(plan.problem.out_shape, plan.problem.out_dtype)
+    out = np.empty(plan.problem.out_shape, plan.problem.out_dtype) if out is None else out
     with clock("filter"):
         plan(plan.buffers(x, prepared, out=out))
     return out
@@ -98,15 +108,19 @@ class DeviceLane:
         self._host_x, self._host_out = _Buffer(runtime.pinned), _Buffer(runtime.pinned)
         self._x, self._out, self._workspace = _Buffer(on_device), _Buffer(on_device), _Buffer(on_device)
 
-    def __call__(self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
-        """Run a plan; times of upload and download include copies to and from pinned memory."""
+    def __call__(
+        self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Run a plan; without `out`, the times of upload and download include copies to and from pinned memory."""
         runtime, stream = self._runtime, self._stream
         shape, dtype = plan.problem.out_shape, np.dtype(plan.problem.out_dtype)
-        host_x, host_out = self._host_x.array(x.shape, x.dtype), self._host_out.array(shape, dtype)
+        host_x = self._host_x.array(x.shape, x.dtype) if out is None else x
+        host_out = self._host_out.array(shape, dtype) if out is None else out
         there_x, there_out = self._x.array(x.shape, x.dtype), self._out.array(shape, dtype)
         workspace = self._workspace.bytes(plan.workspace_bytes) if plan.workspace_bytes else None
-        with clock("upload"):
-            np.copyto(host_x, x)
+        if out is None:
+            with clock("upload"):
+                np.copyto(host_x, x)
         try:
             begin = runtime.mark(stream)
             runtime.begin_copy(there_x, host_x, stream)
@@ -119,6 +133,8 @@ class DeviceLane:
             runtime.synchronize(stream)
         for name, first, last in (("upload", begin, sent), ("filter", sent, computed), ("download", computed, fetched)):
             clock.add(name, runtime.seconds(first, last))
+        if out is not None:
+            return out
         with clock("download"):
             return np.array(host_out)
 
@@ -138,6 +154,43 @@ class _Buffer:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         return self.bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+class HostRing:
+    """Host arrays that are used again and again: new memory costs more than the copy of an image into it.
+
+    The arrays of a GPU are pinned, so that copies to and from it need no further copy. `nbytes` are the bytes of the
+    largest array. Thread-safe.
+    """
+
+    def __init__(self, runtime: Runtime, nbytes: int) -> None:
+        self._runtime, self._nbytes = runtime, nbytes
+        self._free: list[NDArray[np.uint8]] = []
+        self._lent: dict[int, NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Lend an array, whose content is undefined."""
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        with self._lock:
+            memory = self._free.pop() if self._free else None
+        if memory is None:
+            memory = self._runtime.pinned(self._nbytes)
+        with self._lock:
+            self._lent[_address(memory)] = memory
+        array: NDArray[Any] = memory[:nbytes].view(dtype).reshape(shape)
+        return array
+
+    def give(self, array: NDArray[Any]) -> None:
+        """Take an array back; one that is not of this ring is left alone."""
+        with self._lock:
+            memory = self._lent.pop(_address(array), None)
+            if memory is not None:
+                self._free.append(memory)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 class Convolved(NamedTuple):
@@ -168,13 +221,15 @@ class Convolver:
             plan, x, w = plan_filter(image, self._taps, device=self._device, **options)
         return self.run(lane, plan, x, w)
 
-    def run(self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any]) -> Convolved:
-        """Run a plan on x (T, H, W, C) with weights w, which are prepared once for each plan."""
+    def run(
+        self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any], out: NDArray[Any] | None = None
+    ) -> Convolved:
+        """Run a plan on x (T, H, W, C) with weights w, which are prepared once for each plan; see :class:`Lane`."""
         with self._lock:  # without the lock two lanes would compile the same kernel
             with self._clock("plan"):
                 prepared = self._prepare(plan, w)
             self._compile(lane, plan, x, w)
-        return Convolved(lane(plan, x, prepared, self._clock), plan, prepared)
+        return Convolved(lane(plan, x, prepared, self._clock, out), plan, prepared)
 
     def _prepare(self, plan: Plan, w: NDArray[Any]) -> PreparedFilter:
         prepared = prepared_plan(plan, w, self._prepared)

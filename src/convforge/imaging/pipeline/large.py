@@ -9,32 +9,30 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Never
 
 import numpy as np
 
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others, whole_number
+from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, kernel_array
-from convforge.imaging.image import Array, Image, ImageError
+from convforge.imaging.image import Array, ImageError
+from convforge.imaging.kernels import load_kernel, needs_spacing
 from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.heap import trim
 from convforge.imaging.pipeline.journal import Journal
-from convforge.imaging.pipeline.lanes import LANES, Clock, Lane, lanes_of
-from convforge.imaging.pipeline.large_plan import LargePlan
-from convforge.imaging.pipeline.recipe import Recipe
-from convforge.imaging.pipeline.units import Division
-from convforge.imaging.windowed import WindowWriter
+from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
+from convforge.imaging.pipeline.large_plan import LargePlan, spacing_of
+from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
+from convforge.imaging.pipeline.recipe import Depth, Recipe
+from convforge.imaging.windowed import Url, Windows, WindowWriter
 from convforge.imaging.windowed.result import publish, remove
 from convforge.problem import padding_mode_of
-
-INCOMPLETE, JOURNAL = ".incomplete", ".journal"
 
 # The stages of a unit, each with the steps of the clock that count for it.
 STAGES = {"read": ("read", "gray", "widen"), "filter": ("upload", "filter", "download"), "write": ("convert", "write")}
@@ -62,12 +60,6 @@ class Outcome(NamedTuple):
     lost: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    number: int
-    stack: Array
-
-
 class LargeFilter(LargePlan):
     """A run of a recipe from one file to another in units; see :class:`LargePlan` for its parameters."""
 
@@ -78,145 +70,150 @@ class LargeFilter(LargePlan):
         interrupt the finished units stay, and the same run continues.
         """
         clock = clock or Clock()
-        incomplete = self._beside(INCOMPLETE)
         journal = self._journal()
         try:
-            if journal.finished and not incomplete.exists():
-                if len(journal.finished) == len(self.division) and self.place.exists():  # killed after the renaming
+            if journal.finished and not self._is_begun():
+                if len(journal.finished) == self.units and self._is_there():  # killed after the renaming
                     journal.remove()
-                    return Outcome(0, len(self.division), 0.0, Rate(0.0, ""), ())
+                    return Outcome(0, self.units, 0.0, Rate(0.0, ""), ())
                 journal.restart(self._described())
             resumed = len(journal.finished)
-            writer = self._writer(incomplete, journal)
+            writer = self._writer(journal)
             begin = perf_counter()
             try:
                 rate = self._run(journal, writer, watch, clock, begin)
+                writer.finish()
             except BaseException:
                 if not journal.finished:  # nothing to resume: leave no trace
-                    remove(incomplete)
+                    remove(self.incomplete)
                     journal.remove()
                 raise
-            writer.finish()
-            publish(incomplete, self.place)
+            publish(self.incomplete, self.place)
             journal.remove()
         finally:
             journal.close()
-        done = len(self.division) - resumed
-        return Outcome(done, resumed, perf_counter() - begin, rate, self.format.lost(self.reader, self.result))
+        lost = self.format.lost(self.file, self.result)
+        return Outcome(self.units - resumed, resumed, perf_counter() - begin, rate, lost)
 
     def finished(self) -> frozenset[int]:
         """Return the units that an earlier run has finished; its division becomes that of this run."""
-        if not self._beside(JOURNAL).exists():
+        if not self.journal_path.exists():
             return frozenset()
         with closing(self._journal()) as journal:
-            return frozenset(journal.finished if self._beside(INCOMPLETE).exists() else ())
+            return frozenset(journal.finished if self._is_begun() else ())
+
+    def _is_begun(self) -> bool:
+        """True if an earlier run's result may be there; an object store tells it when it is opened."""
+        return isinstance(self.incomplete, Url) or self.incomplete.exists()
+
+    def _is_there(self) -> bool:
+        return not isinstance(self.place, Url) and self.place.exists()
 
     def _journal(self) -> Journal:
-        """Open the journal; a run that it continues keeps its division."""
-        journal = Journal(self._beside(JOURNAL), self._described(), {"unit": self.division.unit})
+        """Open the journal; a run that it continues keeps its divisions."""
+        units = [each.division.unit for each in self.passes]
+        journal = Journal(self.journal_path, self._described(), {"units": units})
         try:
-            unit = tuple(journal.kept["unit"])
-            if unit != self.division.unit:
-                self.division = Division(**{**_fields(self.division), "unit": unit})
-                self.settle()
+            for each, unit in zip(self.passes, journal.kept["units"], strict=True):
+                each.take(tuple(unit))
         except BaseException:
             journal.close()
             raise
         return journal
 
-    def _beside(self, ending: str) -> Path:
-        return self.place.with_name(self.place.name + ending)
-
     def _described(self) -> dict[str, Any]:
         """Return what a resumed run must have in common with the first, by the names of its options."""
         recipe = self.recipe
+        kernel = (recipe.taps.shape, recipe.taps.tobytes(), recipe.depth)
         return {
             "the version of convforge": _version(),
-            "IN": os.path.realpath(self.source),
+            "IN": str(self.source) if isinstance(self.source, Url) else os.path.realpath(self.source),
             "the content of IN": self.reader.fingerprint(),
-            "--kernel": hashlib.sha256(repr((recipe.taps.shape, recipe.taps.tobytes())).encode()).hexdigest(),
+            "--kernel": hashlib.sha256(repr(kernel).encode()).hexdigest(),
             "--channels": recipe.channels,
             "--border": recipe.border,
             "--cval": recipe.cval,
             "--stride": recipe.stride,
-            "--out-dtype": self.dtype.name,
+            "--out-dtype": self.result.dtype.name,
             "--abs": recipe.magnitude,
             "--scale": recipe.scale,
             "--gray": recipe.gray,
             "--axes": recipe.axes,
+            "--region, --channel, --z or --time": None if recipe.selection is None else str(recipe.selection),
             "--device": recipe.device,
-            "the method": self.method,
+            "the method": self.passes[0].method,
         }
 
-    def _writer(self, incomplete: Path, journal: Journal) -> WindowWriter:
+    def _writer(self, journal: Journal) -> WindowWriter:
         """Return the writer of the incomplete result: that of the earlier run, or a new one."""
+        place = self.incomplete
         if journal.finished:
-            writer = self.format.reopen(incomplete, self.result, self.reader)
+            writer = self.format.reopen(place, self.result, self.file)
             if (writer.layout.shape, writer.layout.dtype) != (self.result.shape, self.result.dtype):
-                raise ImageError(f"{incomplete}: is of another result; remove it and {journal.path} to begin anew")
+                raise ImageError(f"{place}: is of another result; remove it and {journal.path} to begin anew")
             return writer
         try:
-            remove(incomplete)
-            return self.format.create(incomplete, self.result, self.reader)
+            remove(place)
+            return self.format.create(place, self.result, self.file)
         except BaseException as error:
             with suppress(OSError):  # a cleanup error must not hide the first error
-                remove(incomplete)
+                remove(place)
             journal.remove()
             if isinstance(error, OSError):
                 raise ImageError(f"{self.target}: cannot be written ({error.strerror or error})") from error
             raise
 
     def _run(self, journal: Journal, writer: WindowWriter, watch: Watch, clock: Clock, begin: float) -> Rate:
-        recipe, division, config = self.recipe, self.division, self.plan.config
-        convolver = recipe.convolver(clock)
-        moved = 0
-
-        def load(number: int) -> _Loaded:
-            window = division.window(division.region(number))
-            with clock("read"):
-                pixels = window.read(self.reader)
-            try:
-                stack = recipe.stack(Image(pixels, pages=True), clock)
-            except ImageError as error:
-                raise ImageError(f"{self.source}: {error}") from error
-            return _Loaded(number, window.padded(stack, division.problem.padding_value))
-
-        def compute(lane: Lane, loaded: _Loaded) -> tuple[int, Array]:
-            plan = self.plan_of(loaded.stack.shape, config)
-            return loaded.number, convolver.run(lane, plan, loaded.stack, self.weights[: plan.problem.k]).sums
-
-        def store(computed: tuple[int, Array]) -> int:
-            number, sums = computed
-            region = division.region(number)
-            samples = recipe.samples(sums, self.dtype, clock)
-            axes = Axes(self.result.axes)
-            sizes = dict(zip(self.result.axes, region, strict=True))
-            pages = tuple(sizes[letter].stop - sizes[letter].start for letter in axes.pages)
-            with clock("write"):
-                writer.write(region, axes.unstack(samples, pages))
-            journal.record(number)
-            trim()
-            return samples.nbytes
-
-        left = [number for number in range(len(division)) if number not in journal.finished]
-        share = self.reader.layout.nbytes // len(division)
-        results = flow(
-            left, load, compute, store, workers=self.workers, lanes=lanes_of(self.runtime),
-            size=lambda loaded: self.unit_bytes, nbytes=self.memory, ordered=False,
-        )  # fmt: skip
-        rate = Rate(0.0, "read")
-        with closing(results):
-            watch(len(journal.finished), len(division), "")
-            for _, future in results:
-                moved += future.result() + share
+        """Run every pass: that of the filter, then those of the reduced copies, each of the copy before."""
+        sources: list[Windows] = [self.reader, writer, *writer.levels[:-1]]
+        rate, moved, first = Rate(0.0, "read"), 0, 0
+        watch(len(journal.finished), self.units, "")
+        for step, reader, target in zip(self.passes, sources, [writer, *writer.levels], strict=False):
+            for nbytes in self._pass(step, first, reader, target, journal, clock):
+                moved += nbytes
                 rate = Rate(moved / (perf_counter() - begin), self._slowest(clock))
-                watch(len(journal.finished), len(division), str(rate))
+                watch(len(journal.finished), self.units, str(rate))
+            first += len(step.division)
         return rate
+
+    def _pass(
+        self, step: Pass, first: int, reader: Windows, writer: WindowWriter, journal: Journal,
+        clock: Clock,
+    ) -> Iterator[int]:  # fmt: skip
+        """Compute the units of a pass that are left; yield the bytes in and out of each. Its first unit is `first`."""
+        convolvers = {device: step.recipe.convolver(clock, device) for device in self.devices}
+        share = step.source.nbytes // len(step.division)
+        ring = HostRing(runtime_of(self.devices[0]), step.buffer_bytes)
+
+        def load(number: int) -> Loaded:
+            try:
+                return step.load(reader, number, ring, clock)
+            except ImageError as error:
+                named = str(error).startswith(str(self.source))
+                raise error if named else ImageError(f"{self.source}: {error}") from error
+
+        def compute(lane: tuple[str, Lane], loaded: Loaded) -> Computed:
+            device, own = lane
+            return step.compute(own, device, convolvers[device], loaded, ring)
+
+        def store(computed: Computed) -> int:
+            nbytes = step.store(writer, computed, ring, clock)
+            journal.record(first + computed.number)
+            trim()
+            return nbytes
+
+        left = [number for number in range(len(step.division)) if first + number not in journal.finished]
+        results = flow(
+            left, load, compute, store, workers=self.workers, lanes=lanes_on(self.devices),
+            size=lambda loaded: step.unit_bytes, nbytes=self.memory, ordered=False,
+        )  # fmt: skip
+        with closing(results):
+            for _, future in results:
+                yield future.result() + share
 
     def _slowest(self, clock: Clock) -> str:
         """Return the stage whose threads are busiest."""
-        lanes = LANES[self.runtime.facts.backend]
-        threads = {"read": self.workers, "filter": lanes, "write": self.workers}
+        threads = {"read": self.workers, "filter": self.passes[0].limits.lanes, "write": self.workers}
         busy = {name: sum(clock.seconds.get(part, 0.0) for part in parts) for name, parts in STAGES.items()}
         return max(STAGES, key=lambda name: busy[name] / threads[name])
 
@@ -228,8 +225,15 @@ def _version() -> str:
         return "unknown"
 
 
-def _fields(division: Division) -> dict[str, Any]:
-    return {name: getattr(division, name) for name in Division.__dataclass_fields__}
+def _kernel_for(
+    kernel: Any, source: str, axes: str | None, spacing: Mapping[str, float] | None
+) -> tuple[Array, Depth | None]:
+    """Return the kernel of planes and along Z; sigma in a unit of length needs the spacing of the file."""
+    if not isinstance(kernel, str):
+        return kernel_array(kernel), None
+    known: dict[str, float | None] = {**spacing_of(source, axes), **(spacing or {})} if needs_spacing(kernel) else {}
+    loaded = load_kernel(kernel, known)
+    return loaded.values, None if loaded.depth is None else Depth.centred(loaded.depth.tolist())
 
 
 def filter_large(
@@ -245,6 +249,7 @@ def filter_large(
     device: str | None = None,
     algorithm: str = "auto",
     axes: str | None = None,
+    spacing: Mapping[str, float] | None = None,
     memory: int | None = None,
     workers: int | None = None,
     watch: Watch | None = None,
@@ -259,6 +264,11 @@ def filter_large(
         is written beside it, to a name that ends in `.incomplete`, with a journal that ends in `.journal`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm, axes
         As in :func:`convforge.filter`; without `axes`, those that the file names, or those that follow from its shape.
+        The device "cuda" stands for all GPUs of the machine. A kernel such as "gaussian:2,0.5,0.5um" (sigma along Z, Y
+        and X) needs the spacing of the samples.
+    spacing : mapping, optional
+        Distance of the samples in micrometres by the letter of the axis, such as {"Z": 2, "Y": 0.5, "X": 0.5}; by
+        default as the file says.
     memory : int, optional
         Limit in bytes of all parts of the image in work; by default a quarter of the machine's memory.
     workers : int, optional
@@ -295,11 +305,12 @@ def filter_large(
     if axes is not None:
         check_word(axes, "axes")
     check_word(channels, "channels")
+    taps, depth = _kernel_for(kernel, os.fspath(source), axes, spacing)
     recipe = Recipe(
-        taps=kernel_array(kernel), channels=channels, border=padding_mode_of(border, "border"), cval=cval,
+        taps=taps, depth=depth, channels=channels, border=padding_mode_of(border, "border"), cval=cval,
         stride=pair(stride, "stride"), device=device or "cpu", algorithm=algorithm,
         out_dtype=None if out_dtype is None else np.dtype(out_dtype), magnitude=False, scale=1.0, gray=False,
         axes=None if axes is None else Axes(axes.upper()).letters,
     )  # fmt: skip
-    run = LargeFilter(Path(source), Path(target), recipe, memory=memory, workers=workers)
+    run = LargeFilter(os.fspath(source), os.fspath(target), recipe, memory=memory, workers=workers)
     return run() if watch is None else run(watch)

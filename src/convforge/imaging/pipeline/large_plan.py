@@ -1,24 +1,40 @@
-"""Plan of a filter in units: the files, the method for the whole image, the units, and the memory that they take."""
+"""Plan of a filter in units: the files, the passes over the image and its reduced copies, and their memory."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from convforge.algorithms.contract import Plan
-from convforge.call.dispatch import find_plan, runtime_of
-from convforge.errors import UnsupportedProblem
+from convforge.backends.cache import cache_root, make_private
+from convforge.call.dispatch import devices_of, runtime_of
 from convforge.imaging.axes import Axes
-from convforge.imaging.image import Array, ImageError, is_sample_dtype
-from convforge.imaging.pipeline.flow import in_flight
-from convforge.imaging.pipeline.lanes import LANES, memory_share
-from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
-from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of, decoded
-from convforge.imaging.windowed import format_of, known_suffixes, open_windows
-from convforge.imaging.windowed.result import check_places, letters_of, result_layout
+from convforge.imaging.image import ImageError, is_sample_dtype
+from convforge.imaging.pipeline.lanes import memory_share
+from convforge.imaging.pipeline.passes import Limits, Pass, recipe_bands
+from convforge.imaging.pipeline.recipe import Depth, Recipe
+from convforge.imaging.pipeline.units import Division, decoded
+from convforge.imaging.windowed import (
+    FORMATS,
+    Layout,
+    Place,
+    Url,
+    WindowFormat,
+    WindowReader,
+    format_of,
+    open_windows,
+    place_of,
+)
+from convforge.imaging.windowed.result import check_places, factors_of, letters_of, result_layout
+from convforge.imaging.windowed.selected import Selected
+
+INCOMPLETE, JOURNAL = ".incomplete", ".journal"
 
 
 class LargePlan:
@@ -26,25 +42,23 @@ class LargePlan:
 
     Parameters
     ----------
-    source, target : Path
-        Zarr arrays or `.npy` files, one of each or two of a kind; they may be the same.
+    source, target : path or URL
+        Arrays of the formats of :mod:`convforge.imaging.windowed`; they may be the same local file.
     recipe : Recipe
+        Its device "cuda" stands for all GPUs of the machine.
     memory : int, optional
         Limit in bytes of all units in work; by default a quarter of the machine's memory.
     workers : int, optional
         Threads that read and write; by default the number of cores, at least 2.
+    formats : sequence of WindowFormat
+        The formats that are known.
 
     Attributes
     ----------
     reader : WindowReader
     result : Layout
-    division : Division
-    plan : Plan
-        Plan of a whole unit. Its method is chosen for the whole image, and its config for a whole unit.
-    most : int
-        Units in work at the same time.
-    needs : int
-        Bytes of them.
+    passes : list of Pass
+        The filter, then one for each reduced copy of the result, made of the copy before.
 
     Raises
     ------
@@ -53,118 +67,162 @@ class LargePlan:
     """
 
     def __init__(
-        self, source: Path, target: Path, recipe: Recipe, *, memory: int | None = None, workers: int | None = None
-    ) -> None:
-        self.reader = open_windows(source)
-        self.source, self.target, self.recipe = source, target, recipe
+        self, source: str | Place, target: str | Place, recipe: Recipe, *, memory: int | None = None,
+        workers: int | None = None, formats: Sequence[WindowFormat] = FORMATS,
+    ) -> None:  # fmt: skip
+        self.source, self.target, self.recipe = place_of(source), place_of(target), recipe
+        self.reader = open_windows(self.source, formats)
         self.memory = memory_share() if memory is None else memory
         self.workers = workers or max(runtime_of("cpu").facts.cores, 2)
-        self.runtime = runtime_of(recipe.device)
-        kind = format_of(target)
-        if kind is None or target.suffix.lower() not in kind.suffixes:
-            raise ImageError(f"{target}: is not written in windows; write {known_suffixes()}")
-        self.format = kind
-        self.place = Path(os.path.realpath(target))  # the target of a symbolic link is replaced, not the link
-        check_places(source, target)
-        if self.place.exists() and not kind.is_own(self.place):
-            raise ImageError(f"{target}: exists and is no {kind.name} array, so it is not replaced; name another")
-        letters = letters_of(self.reader.path, self.reader.layout, recipe.axes)
-        self.dtype = recipe.out_dtype or self.reader.layout.dtype
-        if not is_sample_dtype(self.dtype):
-            raise ImageError(f"{target}: {self.dtype} is no sample type of an image; choose uint8 or float32")
-        problem, self.weights = self._whole_problem(letters)
-        layout = result_layout(
-            self.reader.layout, letters, self.dtype, named=bool(recipe.axes or self.reader.layout.axes),
-            bands=self._bands, stride=recipe.stride,
-        )  # fmt: skip
-        self.result = kind.arranged(layout, target, self.reader)
-        unit = tuple(map(min, self.result.shards or self.result.shape, self.result.shape))
-        whole = Division(problem, letters, self.reader.layout.shape, self.result.axes, self.result.shape, unit)
-        self.method = self._method_for(whole)
-        self.division = self._largest_that_fits(whole)
-        self.settle()
-
-    def settle(self) -> None:
-        """Set what follows from the division."""
-        self.plan = self.plan_of(self._unit_shape(self.division))
-        self.unit_bytes = self._bytes_of_unit(self.division)
-        most = min(in_flight(self.workers, LANES[self.runtime.facts.backend]), len(self.division))
-        self.most = min(most, self.memory // self.unit_bytes)
-        if not self.most:
+        self.devices = devices_of(recipe.device)
+        self.format = self._target_format(formats)
+        file = self.reader
+        letters = letters_of(self.source, file.layout, recipe.axes)
+        named = bool(recipe.axes or file.layout.axes)
+        if recipe.selection is not None:
+            if recipe.depth is not None and recipe.selection.z is not None:
+                raise ValueError(
+                    "--z goes with filters of planes; one along Z reads all planes, so pick from its result"
+                )
+            self.reader = Selected(file, recipe.selection, letters)
+            letters = self.reader.layout.axes
+        source_layout = self.reader.layout
+        dtype = recipe.out_dtype or source_layout.dtype
+        if not is_sample_dtype(dtype):
+            raise ImageError(f"{self.target}: {dtype} is no sample type of an image; choose uint8 or float32")
+        if recipe.depth is not None and "Z" not in letters:
             raise ImageError(
-                f"{self.source}: a memory of {self.memory} bytes is too small: one unit of "
-                f"{' x '.join(map(str, self.division.unit))} samples needs {self.unit_bytes}; allow that many "
-                "(--memory), or write smaller shards"
+                f"{self.source}: has no axis Z ({letters}), along which the kernel reaches; name it --axes"
             )
-        self.needs = self.most * self.unit_bytes
+        layout = result_layout(
+            source_layout, letters, dtype, named=named, bands=_bands_of_result(recipe, source_layout, letters),
+            stride=recipe.stride, part=self._part(letters),
+        )  # fmt: skip
+        self.result = self.format.arranged(layout, self.target, self.file)
+        self.passes = self._passes(letters)
 
-    def _whole_problem(self, letters: str) -> tuple[Any, Array]:
-        """Return the problem of the whole image as one stack, and the weights; nothing is read."""
-        recipe, axes = self.recipe, Axes(letters)
-        sizes = axes.sizes(self.reader.layout.shape)
-        bands, pages = sizes.get(axes.bands, 1), int(np.prod([sizes[letter] for letter in axes.pages], dtype=object))
-        if recipe.gray and bands > 1:
-            if bands != 3:
-                raise ValueError(f"--gray needs red, green and blue; the image has {bands} bands")
-            bands = 1
-        dtype = self.reader.layout.dtype
-        dtype = dtype if dtype.name in COMPUTABLE else np.dtype(np.float64)
-        stack = np.broadcast_to(np.zeros((), dtype), (pages, sizes["Y"], sizes["X"], bands))
-        problem, weights = recipe.problem(stack, self.dtype)
-        self._bands = problem.k if bands > 1 else 1
-        return problem, weights
+    @property
+    def file(self) -> WindowReader:
+        """The reader of the whole file."""
+        return self.reader.file if isinstance(self.reader, Selected) else self.reader
 
-    def _method_for(self, whole: Division) -> str:
-        """Return the method for the whole image; if none can hold it at once, that for a unit."""
-        algorithm = self.recipe.algorithm
-        if algorithm != "auto":
-            return algorithm
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before the run starts."""
+        return self.format.notes(self.file, self.result)
+
+    def _part(self, letters: str) -> tuple[slice, slice] | None:
+        """Return the rows and columns of the filter's result that are wanted; None for all."""
+        selection, sizes = self.recipe.selection, dict(zip(letters, self.reader.layout.shape, strict=True))
+        if selection is None or selection.region is None:
+            return None
+        return selection.in_result(sizes["Y"], sizes["X"], self.recipe.stride)
+
+    @property
+    def division(self) -> Division:
+        """Units of the filter."""
+        return self.passes[0].division
+
+    @property
+    def plan(self) -> Plan:
+        """Plan of the filter's whole unit."""
+        return self.passes[0].plan
+
+    @property
+    def units(self) -> int:
+        """Number of units of all passes."""
+        return sum(len(each.division) for each in self.passes)
+
+    @property
+    def needs(self) -> int:
+        """Bytes of the units in work."""
+        return max(each.needs for each in self.passes)
+
+    def _target_format(self, formats: Sequence[WindowFormat]) -> WindowFormat:
+        """Return the target's format, and set its place: the target of a symbolic link is replaced, not the link."""
+        target, kind = self.target, format_of(self.target, formats)
+        if kind is None or target.suffix.lower() not in kind.suffixes:
+            known = " or ".join(suffix for each in formats for suffix in each.suffixes)
+            raise ImageError(f"{target}: is not written in windows; write {known}")
+        self.place: Place = target if isinstance(target, Url) else Path(os.path.realpath(target))
+        check_places(self.source, target)
+        if isinstance(target, Url):
+            if target.scheme not in kind.written_schemes:
+                known = " or ".join(f"{scheme}://" for scheme in sorted(kind.written_schemes))
+                hint = f"write to {known}, or to a local disk" if known else "write it to a local disk, and copy it"
+                raise ImageError(f"{target}: {kind.name} is not written to {target.scheme}://; {hint}")
+        elif target.exists() and not kind.is_own(Path(os.path.realpath(target))):
+            raise ImageError(f"{target}: exists and is no {kind.name} array, so it is not replaced; name another")
+        return kind
+
+    @property
+    def incomplete(self) -> Place:
+        """Where the result is written: beside its place, or in an object store there, where it shows at the end."""
+        return self.place if isinstance(self.place, Url) else self.place.with_name(self.place.name + INCOMPLETE)
+
+    @property
+    def journal_path(self) -> Path:
+        """The journal: beside a local result; that of a URL in the folder of the caches."""
+        if not isinstance(self.place, Url):
+            return self.place.with_name(self.place.name + JOURNAL)
+        folder = cache_root() / "journals"
+        make_private(folder)
+        digest = hashlib.sha256(self.place.text.rstrip("/").encode()).hexdigest()[:16]
+        return folder / f"{self.place.name}-{digest}{JOURNAL}"
+
+    def _passes(self, letters: str) -> list[Pass]:
+        limits = Limits(self.memory, self.workers, self.devices)
         try:
-            plan = find_plan(whole.problem, algorithm, None, self.recipe.device, None, tune=False)
-            find_plan(whole.problem_of(self._unit_shape(whole)), plan.algorithm.name, None, self.recipe.device, None)
-        except UnsupportedProblem:
-            problem = whole.problem_of(self._unit_shape(whole))
-            plan = find_plan(problem, algorithm, None, self.recipe.device, None, tune=False)
-        return plan.algorithm.name
+            part = self._part(letters)
+            origin = (0, 0) if part is None else (part[0].start, part[1].start)
+            passes = [
+                Pass(
+                    self.reader.layout, letters, self.result, self.recipe, limits, origin=origin, decoded=self._decoded
+                )
+            ]
+            shapes = [self.result.shape, *self.result.levels]
+            for larger, smaller in pairwise(shapes):
+                factors = factors_of(self.result.axes, larger, smaller)
+                if factors is None:
+                    raise ImageError(f"a reduced copy of shape {smaller} has no whole part of {larger}")
+                recipe, before = _reduction(self.recipe.device, self.result.axes, larger, factors)
+                copies = [replace(self.result, shape=shape, levels=(), alpha=False) for shape in (larger, smaller)]
+                passes.append(Pass(copies[0], self.result.axes, copies[1], recipe, limits, before=before))
+        except ImageError as error:
+            raise type(error)(f"{self.source}: {error}") from error
+        return passes
 
-    def plan_of(self, stack: tuple[int, ...], config: Any = None) -> Plan:
-        """Return the plan of a unit; where "auto" chose a method that refuses a unit at the end, of another method."""
-        problem, device = self.division.problem_of(stack), self.recipe.device
-        try:
-            return find_plan(problem, self.method, config, device, None, tune=False)
-        except UnsupportedProblem:
-            if self.recipe.algorithm != "auto":
-                raise
-            return find_plan(problem, "auto", None, device, None, tune=False)
+    def _decoded(self, shape: tuple[int, ...]) -> int:
+        """Return the most samples that the file's chunks hold of a window."""
+        if isinstance(self.reader, Selected):
+            return decoded(self.reader.shape_in_file(shape), self.reader.file.layout)
+        return decoded(shape, self.reader.layout)
 
-    def _unit_shape(self, division: Division) -> tuple[int, int, int, int]:
-        """Return the shape (T, H, W, C) of a whole unit's input."""
-        axes = Axes(division.letters_in)
-        sizes = axes.sizes(division.shape_read)
-        pages = int(np.prod([sizes[letter] for letter in axes.pages], dtype=object))
-        return pages, sizes["Y"], sizes["X"], 1 if self.recipe.gray else sizes.get(axes.bands, 1)
 
-    def _largest_that_fits(self, division: Division) -> Division:
-        """Return the division with the largest units of which enough fit into memory to keep all threads busy."""
-        most = in_flight(self.workers, LANES[self.runtime.facts.backend])
-        for larger in division.grown():
-            if bytes_of(self.dtype, *larger.unit) > LARGEST_RESULT or most * self._bytes_of_unit(larger) > self.memory:
-                break
-            division = larger
-        return division
+def spacing_of(source: str | Place, axes: str | None) -> dict[str, float | None]:
+    """Return the distance of a file's samples in micrometres by the letter of the axis, as far as it is known."""
+    reader = open_windows(place_of(source))
+    letters = letters_of(reader.path, reader.layout, axes)
+    return dict(zip(letters, reader.layout.spacing, strict=False))
 
-    def _bytes_of_unit(self, division: Division) -> int:
-        """Return the most bytes that a unit takes at any time; its arrays are freed from stage to stage."""
-        layout, shape = self.reader.layout, self._unit_shape(division)
-        problem = division.problem_of(shape)
-        window = bytes_of(layout.dtype, *division.shape_read)
-        stack, sums = bytes_of(problem.x_dtype, *shape), bytes_of(problem.out_dtype, *problem.out_shape)
-        result = bytes_of(self.dtype, *division.unit)
-        # Chunks in the store, the window, the same with its axes in order; then gray or float64, and with the border.
-        loading = decoded(division.shape_read, layout) * layout.dtype.itemsize + 2 * max(window, stack)
-        copies = 1 if self.runtime.facts.backend == "cpu" else 2  # pinned memory
-        plan = find_plan(problem, self.method, None, self.recipe.device, None, tune=False)
-        workspace = plan.workspace_bytes if self.runtime.facts.backend == "cpu" else 0
-        filtering = copies * (stack + sums) + workspace
-        storing = sums + 3 * result  # converted, copied by the store, encoded
-        return max(loading, filtering, storing)
+
+def _bands_of_result(recipe: Recipe, source: Layout, letters: str) -> int:
+    """Return the number of the result's bands, with alpha."""
+    alpha = int(source.alpha)
+    bands = recipe_bands(recipe, dict(zip(letters, source.shape, strict=True)).get(Axes(letters).bands, 1) - alpha)
+    return (1 if recipe.channels == "sum" else bands) + alpha
+
+
+def _reduction(
+    device: str, letters: str, shape: tuple[int, ...], factors: tuple[int, ...]
+) -> tuple[Recipe, tuple[int, int]]:
+    """Return the recipe of a reduced copy: means of blocks, whose first pixel is where the kernel begins."""
+    by = dict(zip(letters, factors, strict=True))
+    planes, deep = dict(zip(letters, shape, strict=True)).get("Z", 1), by.get("Z", 1)
+    depth = Depth((1 / deep,) * deep, 0, -planes % deep, deep) if deep > 1 else None
+    recipe = Recipe(
+        taps=np.full((by["Y"], by["X"]), 1 / (by["Y"] * by["X"])), channels="each", border="replicate", cval=0.0,
+        stride=(by["Y"], by["X"]), device=device, algorithm="auto", out_dtype=None, magnitude=False, scale=1.0,
+        gray=False, axes=letters, depth=depth,
+    )  # fmt: skip
+    return recipe, (0, 0)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.convert import to_dtype, to_gray
-from convforge.imaging.files import check_writable, read_image
+from convforge.imaging.files import axes_of, check_writable, read_image
 from convforge.imaging.filtering import FilterOptions, filter_problem
 from convforge.imaging.image import MAX_PIXELS, Array, Image, ImageError
 from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of
+from convforge.imaging.pipeline.part import convolved_region, cut, picked
+from convforge.imaging.selection import Selection, SelectionError
+from convforge.imaging.volumes import depth_sums
 from convforge.problem import DTYPES, Conv2dProblem
 from convforge.problem.types import ADDED, is_integer
 
@@ -22,6 +26,20 @@ EXACT = 2**53
 
 # Sample types that methods read and write; samples of other types are converted to float64.
 COMPUTABLE = tuple(name for name in DTYPES.values() if name not in ADDED)
+
+
+class Depth(NamedTuple):
+    """A filter along Z: the taps, the planes that it reads before and after each, and its stride."""
+
+    taps: tuple[float, ...]
+    before: int
+    after: int
+    step: int = 1
+
+    @classmethod
+    def centred(cls, taps: Sequence[float]) -> Depth:
+        """Return the filter whose middle tap, or the one behind the middle, is at the plane of the result."""
+        return cls(tuple(taps), len(taps) // 2, len(taps) - 1 - len(taps) // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,8 @@ class Recipe:
     gray: bool  # convert RGB to gray first
     max_pixels: int = MAX_PIXELS
     axes: str | None = None
+    depth: Depth | None = None  # a filter along Z, after that of the planes
+    selection: Selection | None = None  # the part of the image that is wanted
 
     @property
     def _options(self) -> FilterOptions:
@@ -51,9 +71,9 @@ class Recipe:
             channels=self.channels, border=self.border, cval=self.cval, stride=self.stride, algorithm=self.algorithm
         )
 
-    def convolver(self, clock: Clock) -> Convolver:
-        """Make one convolver for all images."""
-        return Convolver(self.taps, clock, self.device, **self._options)
+    def convolver(self, clock: Clock, device: str | None = None) -> Convolver:
+        """Make one convolver for all images that are filtered on a device."""
+        return Convolver(self.taps, clock, device or self.device, **self._options)
 
     def bands(self, image: Image) -> int:
         """Return the number of bands of the result."""
@@ -64,7 +84,16 @@ class Recipe:
         return self.out_dtype or image.pixels.dtype
 
     def read(self, path: Path) -> Image:
-        return read_image(path, max_pixels=self.max_pixels, axes=self.axes)
+        """Read an image, of which the selected channels, depths and times are kept."""
+        image = read_image(path, max_pixels=self.max_pixels, axes=self.axes)
+        selection = self.selection
+        if selection is None:
+            return image
+        try:
+            selection.in_result(image.height, image.width, self.stride)
+            return picked(image, selection, *axes_of(path)) if selection.has_planes else image
+        except SelectionError as error:
+            raise SelectionError(f"{path}: {error}") from error
 
     def check_target(self, target: Path, image: Image) -> None:
         """Raise ``ImageError`` if the target's format cannot hold the result."""
@@ -98,11 +127,21 @@ class Recipe:
     def convolved(self, image: Image, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
         """Compute the convolution, in the type of the result if no step follows, else in the type of the sums."""
         dtype = self.dtype(image)
-        return convolver(lane, stack, out_dtype=dtype if self._is_direct(dtype) else self._sums_dtype(stack))
+        if self.selection is None or self.selection.region is None:
+            return convolver(lane, stack, out_dtype=self.computed_dtype(stack, dtype))
+        region = self.selection.in_result(image.height, image.width, self.stride)
+        return convolved_region(
+            *self.problem(stack, dtype), region, stack, self.algorithm, convolver, lane, self.device
+        )
+
+    def computed_dtype(self, stack: Array, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type that the convolution writes, where the samples of the result have `dtype`."""
+        return dtype if self._is_direct(dtype) else self._sums_dtype(stack)
 
     def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
         """Return the filtered image: apply magnitude, scale and rounding if the convolution has not."""
         sums = self.samples(sums, self.dtype(image), clock)
+        image = image if self.selection is None else cut(image, self.selection, self.stride)
         pixels = sums if image.pages else sums[0]
         return image.filtered(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, stride=self.stride)
 
@@ -115,10 +154,23 @@ class Recipe:
 
     def problem(self, stack: Array, dtype: np.dtype[Any]) -> tuple[Conv2dProblem, Array]:
         """Return the problem of a stack (T, H, W, C) whose result has this sample type, and the weights."""
-        out_dtype = dtype if self._is_direct(dtype) else self._sums_dtype(stack)
+        if self.depth is not None:  # planes are summed in floats, which the filter along Z reads
+            out_dtype = depth_sums(stack.dtype)
+        else:
+            out_dtype = self.computed_dtype(stack, dtype)
         options: FilterOptions = {**self._options, "out_dtype": out_dtype}
         problem, _, weights = filter_problem(stack, self.taps, **options)
         return problem, weights
+
+    def depth_problem(self, depth: Depth, planes: Conv2dProblem, pages: int, dtype: np.dtype[Any]) -> Conv2dProblem:
+        """Return the problem along Z of the results of planes, in `pages` stacks: rows are planes, columns pixels."""
+        n, h, w, c = planes.out_shape
+        sums = planes.out_dtype
+        out = dtype if self._is_direct(dtype) else np.dtype(sums)
+        return Conv2dProblem(
+            n=pages, c=1, h=n // pages, w=h * w * c, k=1, r=len(depth.taps), s=1, stride=(depth.step, 1), x_dtype=sums,
+            w_dtype=sums, out_dtype=out.name, x_layout="NHWC", precision="separable",
+        )  # fmt: skip
 
     def __call__(self, image: Image, clock: Clock) -> tuple[Image, Convolved]:
         stack = self.stack(image, clock)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import Array
-from convforge.imaging.windowed import Layout, Region, WindowReader
+from convforge.imaging.pipeline.recipe import Depth
+from convforge.imaging.windowed import Layout, Region, Windows, read_into
 from convforge.problem import Conv2dProblem
 from convforge.problem.borders import border_indices
 
@@ -22,12 +23,23 @@ from convforge.problem.borders import border_indices
 LARGEST_RESULT = 32 * 2**20
 
 
+class Side(NamedTuple):
+    """What a filter reads along one axis: the size of the image, taps, stride, and the border before and after."""
+
+    size: int
+    taps: int
+    step: int
+    before: int
+    after: int
+
+
 @dataclass(frozen=True)
 class Division:
     """The division of a filter's result into units of one shape; those at the end of an axis may be smaller.
 
     `problem` is that of the whole image as one stack (T, H, W, C). `letters_in` and `letters_out` name every axis of
-    the source and of the result; they are equal but for a band axis that the filter removes.
+    the source and of the result; they are equal but for a band axis that the filter removes. `origin` is the row and
+    column of the filter's result at which the written result begins, where only a part of it is wanted.
     """
 
     problem: Conv2dProblem
@@ -36,6 +48,8 @@ class Division:
     letters_out: str
     shape_out: tuple[int, ...]
     unit: tuple[int, ...]  # shape of a unit of the result
+    depth: Depth | None = None
+    origin: tuple[int, int] = (0, 0)
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -44,6 +58,19 @@ class Division:
 
     def __len__(self) -> int:
         return math.prod(self.grid)
+
+    @cached_property
+    def sides(self) -> dict[str, Side]:
+        """What the filter reads along Y and X, and along Z if it has a depth."""
+        p, sizes = self.problem, dict(zip(self.letters_in, self.shape_in, strict=True))
+        sides = {
+            "Y": Side(p.h, p.r, p.stride[0], p.padding[0], p.padding[1]),
+            "X": Side(p.w, p.s, p.stride[1], p.padding[2], p.padding[3]),
+        }
+        if self.depth is not None:
+            taps, before, after, step = self.depth
+            sides["Z"] = Side(sizes["Z"], len(taps), step, before, after)
+        return sides
 
     def region(self, number: int) -> Region:
         """Return the window of the result that a unit computes."""
@@ -57,9 +84,8 @@ class Division:
         sizes, wanted = dict(zip(self.letters_in, self.shape_in, strict=True)), self._wanted(region)
         return Window(
             self.letters_in,
-            tuple(wanted.get(letter, slice(0, size)) for letter, size in sizes.items()),
-            self._read(wanted["Y"], 0),
-            self._read(wanted["X"], 1),
+            {letter: wanted.get(letter, slice(0, size)) for letter, size in sizes.items()},
+            {letter: self._read(letter, wanted[letter]) for letter in self.sides},
         )
 
     def _wanted(self, region: Region) -> dict[str, slice]:
@@ -74,13 +100,12 @@ class Division:
             wanted.pop(bands, None)
         return wanted
 
-    def _read(self, part: slice, axis: int) -> NDArray[np.int64]:
-        """Return the image index of every row (axis 0) or column (1) that a window reads; -1 is outside."""
-        p = self.problem
-        size, taps, step = ((p.h, p.r, p.stride[0]), (p.w, p.s, p.stride[1]))[axis]
-        before, after = p.padding[2 * axis : 2 * axis + 2]
-        indices = border_indices(size, before, after, p.padding_mode)
-        return indices[part.start * step : (part.stop - 1) * step + taps]
+    def _read(self, letter: str, part: slice) -> NDArray[np.int64]:
+        """Return the image index of every row, column or plane that a window reads; -1 is outside."""
+        side = self.sides[letter]
+        first = dict(zip("YX", self.origin, strict=True)).get(letter, 0)
+        indices = border_indices(side.size, side.before, side.after, self.problem.padding_mode)
+        return indices[(first + part.start) * side.step : (first + part.stop - 1) * side.step + side.taps]
 
     def problem_of(self, stack: tuple[int, ...]) -> Conv2dProblem:
         """Return the problem of a unit whose input, with the border's pixels, is a stack of this shape."""
@@ -94,21 +119,24 @@ class Division:
     def shape_read(self) -> tuple[int, ...]:
         """Shape of the window of the source that a whole unit reads, with the border's pixels."""
         wanted = self._wanted(tuple(slice(0, side) for side in self.unit))
-        p = self.problem
         sizes = dict(zip(self.letters_in, self.shape_in, strict=True))
         sizes |= {letter: part.stop for letter, part in wanted.items()}
-        sizes["Y"] = (sizes["Y"] - 1) * p.stride[0] + p.r
-        sizes["X"] = (sizes["X"] - 1) * p.stride[1] + p.s
+        for letter, side in self.sides.items():
+            sizes[letter] = (sizes[letter] - 1) * side.step + side.taps
         return tuple(sizes[letter] for letter in self.letters_in)
 
     def grown(self) -> Iterator[Division]:
-        """Yield larger divisions, each with units of twice the size: squares of pixels, then bands, then pages."""
+        """Yield larger divisions, each with units of twice the size.
+
+        Squares of pixels grow first, then bands, then pages; where the filter reads several planes, Z grows first.
+        """
         unit = dict(zip(self.letters_out, self.unit, strict=True))
         sizes = dict(zip(self.letters_out, self.shape_out, strict=True))
         base, bands = dict(unit), Axes(self.letters_out).bands
         while True:
             square = sorted("XY", key=lambda letter: unit[letter])
-            order = [*square, *bands, *reversed(Axes(self.letters_out).pages)]
+            first = "Z" if self.depth is not None and unit["Z"] < 2 * len(self.depth.taps) else ""
+            order = [*first, *square, *bands, *reversed(Axes(self.letters_out).pages)]
             letter = next((letter for letter in order if unit[letter] < sizes[letter]), None)
             if letter is None:
                 return
@@ -119,35 +147,91 @@ class Division:
 
 @dataclass(frozen=True)
 class Window:
-    """The input of a unit: a region of the source, and for Y and X the image index of each row and column."""
+    """The input of a unit: a region of the source, and the image index of each row, column and plane that it reads."""
 
     letters: str
-    region: Region  # its Y and X are the result's
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
+    region: Mapping[str, slice]  # its Y, X and Z are the result's
+    indices: Mapping[str, NDArray[np.int64]]  # of Y and X, and of Z if the filter has a depth
 
-    def read(self, reader: WindowReader) -> Array:
+    def read(self, reader: Windows) -> Array:
         """Return the pixels (T, h, w, B) that the window reads, each once, as :meth:`padded` expects them."""
-        rows, columns = _runs(self.rows), _runs(self.columns)
-        parts = [[reader.read(self._at(y, x)) for x in columns] for y in rows]
-        y, x = self.letters.index("Y"), self.letters.index("X")
-        joined = [part[0] if len(part) == 1 else np.concatenate(part, axis=x) for part in parts]
-        array = joined[0] if len(joined) == 1 else np.concatenate(joined, axis=y)
+        array = self._joined(reader, dict(self.region), [letter for letter in self.letters if letter in self.indices])
         return np.ascontiguousarray(Axes(self.letters).stack(array))
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the window is one region of the source without the border's pixels, with the axes of a stack."""
+        axes = Axes(self.letters)
+        return self.letters == f"{axes.pages}YX{axes.bands}" and all(
+            indices[0] >= 0 and (np.diff(indices) == 1).all() for indices in self.indices.values()
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape (T, H, W, B) of :meth:`padded`."""
+        axes, sizes = Axes(self.letters), {letter: part.stop - part.start for letter, part in self.region.items()}
+        sizes |= {letter: indices.size for letter, indices in self.indices.items()}
+        return math.prod(sizes[letter] for letter in axes.pages), sizes["Y"], sizes["X"], sizes.get(axes.bands, 1)
+
+    def read_plain(self, reader: Windows, out: Array) -> None:
+        """Read a plain window into an array of :attr:`shape`."""
+        region = {
+            letter: slice(int(self.indices[letter][0]), int(self.indices[letter][-1]) + 1)
+            if letter in self.indices
+            else part
+            for letter, part in self.region.items()
+        }
+        read_into(reader, tuple(region.values()), out.reshape([part.stop - part.start for part in region.values()]))
+
+    def _joined(self, reader: Windows, region: dict[str, slice], axes: list[str]) -> Array:
+        """Read every run of indices along the first of the axes, and join them."""
+        if not axes:
+            return reader.read(tuple(region.values()))
+        letter, *others = axes
+        parts = [self._joined(reader, {**region, letter: run}, others) for run in _runs(self.indices[letter])]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=self.letters.index(letter))
 
     def padded(self, stack: Array, outside: float) -> Array:
         """Return a stack of :meth:`read` with the border's pixels: (T, H, W, B)."""
-        for axis, indices in ((1, self.rows), (2, self.columns)):
-            known = np.unique(indices[indices >= 0])
-            if known.size == indices.size and (known == indices).all():
-                continue
-            stack = np.take(stack, np.searchsorted(known, np.maximum(indices, known[0])), axis=axis)
-            stack[(slice(None),) * axis + (indices < 0,)] = outside
+        for letter, indices in self.indices.items():
+            if letter == "Z":
+                known = np.unique(indices[indices >= 0]).size
+                lines = stack.reshape(self.around_z(known), known, -1)
+                stack = _spread(lines, 1, indices, outside).reshape(-1, *stack.shape[1:])
+            else:
+                stack = _spread(stack, "YX".index(letter) + 1, indices, outside)
         return stack
 
-    def _at(self, rows: slice, columns: slice) -> Region:
-        own = {"Y": rows, "X": columns}
-        return tuple(own.get(letter, part) for letter, part in zip(self.letters, self.region, strict=True))
+    def around_z(self, planes: int) -> int:
+        """Return the number of pages before Z of a stack whose Z axis has so many planes."""
+        pages = Axes(self.letters).pages
+        before = pages[: pages.index("Z")]
+        return math.prod(self.region[letter].stop - self.region[letter].start for letter in before)
+
+
+def _spread(array: Array, axis: int, indices: NDArray[np.int64], outside: float) -> Array:
+    """Return an array whose axis holds every known index once, in ascending order, with one element for each index.
+
+    Examples
+    --------
+    >>> _spread(np.array([10, 11, 12]), 0, np.array([-1, 5, 4, 5, 6]), 0.0)
+    array([ 0, 11, 10, 11, 12])
+    """
+    known = np.unique(indices[indices >= 0])
+    if known.size == indices.size and (known == indices).all():
+        return array
+    at = np.searchsorted(known, np.maximum(indices, known[0]))
+    # The longest run of neighbours is one copy; the others are few.
+    starts = np.concatenate([[0], np.flatnonzero((np.diff(indices) != 1) | (indices[1:] <= 0)) + 1])
+    ends = np.append(starts[1:], indices.size)
+    first, last = max(zip(starts, ends, strict=True), key=lambda run: (indices[run[0]] >= 0) * (run[1] - run[0]))
+    rest = np.r_[0:first, last : indices.size]
+    before: tuple[Any, ...] = (slice(None),) * axis
+    out: Array = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
+    out[(*before, slice(first, last))] = array[(*before, slice(at[first], at[first] + last - first))]
+    out[(*before, rest)] = np.take(array, at[rest], axis=axis)
+    out[(*before, indices < 0)] = outside
+    return out
 
 
 def _runs(indices: NDArray[np.int64]) -> list[slice]:

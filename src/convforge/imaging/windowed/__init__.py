@@ -6,10 +6,11 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed import npy, zarr
+from convforge.imaging.windowed import npy, slices, zarr
 from convforge.imaging.windowed.contract import (
     Layout,
     Place,
@@ -17,9 +18,11 @@ from convforge.imaging.windowed.contract import (
     Url,
     WindowFormat,
     WindowReader,
+    Windows,
     WindowWriter,
     local,
     place_of,
+    read_into,
 )
 
 __all__ = [
@@ -31,34 +34,41 @@ __all__ = [
     "WindowFormat",
     "WindowReader",
     "WindowWriter",
+    "Windows",
     "format_of",
-    "known_suffixes",
     "local",
     "open_windows",
     "place_of",
+    "read_into",
 ]
 
-FORMATS = (zarr.FORMAT, npy.FORMAT)
+FORMATS = (zarr.FORMAT, npy.FORMAT, slices.FORMAT)
 
 
-def known_suffixes() -> str:
-    return " or ".join(suffix for kind in FORMATS for suffix in kind.suffixes)
+def format_of(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowFormat | None:
+    """Return the format that a suffix names, or None.
 
-
-def format_of(place: Place) -> WindowFormat | None:
-    """Return the format that a suffix names, or None; a Zarr array inside a group needs no suffix."""
-    for kind in FORMATS:
+    Places in a Zarr group need none, nor do local folders: one with Zarr's metadata is a Zarr array or group, any other
+    is a folder of slices.
+    """
+    if isinstance(place, slices.SliceFolder):
+        return slices.format_for(place)
+    for kind in formats:
         if place.suffix.lower() in kind.suffixes:
             return kind
-    inside = zarr.is_zarr(place) if isinstance(place, Path) else ".zarr/" in place.text.lower()
-    return zarr.FORMAT if inside else None
+    if isinstance(place, Url):
+        return zarr.FORMAT if ".zarr/" in place.text.lower() else None
+    if place.is_dir():
+        return zarr.FORMAT if zarr.is_zarr(place) else slices.FORMAT
+    return None
 
 
-def open_windows(place: Place) -> WindowReader:
+def open_windows(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowReader:
     """Open an array for reading in windows; ``ImageError`` if the file is missing, damaged or of another format."""
-    kind = format_of(place)
+    kind = format_of(place, formats)
     if kind is None:
-        raise ImageError(f"{place}: cannot be read in windows; convert it to {known_suffixes()}")
+        known = " or ".join(suffix for each in formats for suffix in each.suffixes)
+        raise ImageError(f"{place}: cannot be read in windows; convert it to {known}")
     if isinstance(place, Path) and not place.exists():
         raise ImageError(f"{place}: no such file; check the name and the folder")
     if isinstance(place, Url) and place.scheme not in kind.schemes:

@@ -89,8 +89,24 @@ class Layout:
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 
-class WindowReader(Protocol):
-    """An array in a file, read window by window from several threads."""
+class Windows(Protocol):
+    """An array that is read window by window from several threads."""
+
+    def read(self, region: Region) -> Array:
+        """Return a window as a new C-contiguous array in native byte order; ``ImageError`` if it cannot be read."""
+
+
+def read_into(source: Windows, region: Region, out: Array) -> None:
+    """Read a window into an array of its shape and type: directly, if the source has a method `read_into`."""
+    direct = getattr(source, "read_into", None)
+    if direct is None:
+        np.copyto(out, source.read(region))
+    else:
+        direct(region, out)
+
+
+class WindowReader(Windows, Protocol):
+    """An array in a file."""
 
     @property
     def path(self) -> Place: ...
@@ -102,28 +118,28 @@ class WindowReader(Protocol):
     def attributes(self) -> dict[str, Any]:
         """The user's metadata."""
 
-    def read(self, region: Region) -> Array:
-        """Return a window as a new C-contiguous array in native byte order; ``ImageError`` if it cannot be read."""
-
     def fingerprint(self) -> str:
         """Return a text that changes when the content changes."""
 
 
-class WindowWriter(Protocol):
-    """An array in a file, written window by window from several threads; no two windows share a shard."""
+class WindowWriter(Windows, Protocol):
+    """An array in a file, written window by window from several threads; no two windows share a shard.
+
+    A window that was written can be read: the reduced copies are made of it.
+    """
 
     @property
     def layout(self) -> Layout: ...
 
     @property
     def levels(self) -> Sequence[WindowWriter]:
-        """The reduced copies, largest first, as the layout lists them; each is written in windows too."""
+        """The reduced copies, largest first, as the layout lists them; each is written in windows too.
+
+        They have the shards of the whole image, or smaller ones where one covers a copy.
+        """
 
     def write(self, region: Region, array: Array) -> None:
         """Write a window of whole shards. When this returns, it is on the disk; ``ImageError`` if it fails."""
-
-    def read(self, region: Region) -> Array:
-        """Return a window that was written before, as :meth:`WindowReader.read` does: reduced copies are made of it."""
 
     def finish(self) -> None:
         """Complete the result after the last window. Until then an object store shows no array."""

@@ -46,7 +46,7 @@ class NpyReader:
             raise ImageError(f"{self.path}: cannot be read ({error.strerror or error})") from error
         except ImageError:
             raise
-        except ValueError as error:
+        except Exception as error:
             raise ImageError(f"{self.path}: truncated or damaged .npy ({error})") from error
         return window.astype(np.uint8) * np.uint8(255) if window.dtype.kind == "b" else window
 
@@ -124,7 +124,7 @@ def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         raise ImageError(f"{path}: cannot be read ({error.strerror or error})") from error
     except ImageError:
         raise
-    except ValueError as error:
+    except Exception as error:  # the parser of the header raises many classes
         fault = " ".join(str(error).split())
         raise ImageError(f"{path}: truncated or damaged .npy ({fault}); get it again from its source") from error
 

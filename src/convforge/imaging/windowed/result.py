@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import numpy as np
 
 from convforge.imaging.axes import Axes, check_clear
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed.contract import Layout, Place
+from convforge.imaging.windowed.contract import Layout, Place, Url
 
 
 def letters_of(path: Place, layout: Layout, named: str | None) -> str:
@@ -34,9 +37,14 @@ def letters_of(path: Place, layout: Layout, named: str | None) -> str:
 
 
 def result_layout(
-    source: Layout, letters: str, dtype: np.dtype[Any], *, named: bool, bands: int, stride: tuple[int, int]
-) -> Layout:
+    source: Layout, letters: str, dtype: np.dtype[Any], *, named: bool, bands: int, stride: tuple[int, int],
+    part: tuple[slice, slice] | None = None,
+) -> Layout:  # fmt: skip
     """Return the layout of a filter's result, which has the source's axes and grid, but `bands` bands.
+
+    `part` are the rows and columns of the whole
+    image's result that are wanted. `bands` count alpha. The reduced copies have the source's factors, or 2 where these
+    are no whole numbers.
 
     A band axis that the filter removes is left out. Of axes without names, a single band has no axis either, as in
     `read_image`, except behind pages, where it says that there are pages.
@@ -50,20 +58,74 @@ def result_layout(
     """
     axes, (step_y, step_x) = Axes(letters), stride
     sizes = axes.sizes(source.shape)
-    result = sizes | {"Y": -(-sizes["Y"] // step_y), "X": -(-sizes["X"] // step_x)}
+    rows, columns = part or (slice(0, -(-sizes["Y"] // step_y)), slice(0, -(-sizes["X"] // step_x)))
+    result = sizes | {"Y": rows.stop - rows.start, "X": columns.stop - columns.start}
     if axes.bands:
-        if (named and sizes[axes.bands] != bands) or (not named and bands == 1 and not axes.pages):
+        if source.alpha:
+            result[axes.bands] = bands
+        elif (named and sizes[axes.bands] != bands) or (not named and bands == 1 and not axes.pages):
             del result[axes.bands]
         else:
             result[axes.bands] = bands
     kept = [at for at, letter in enumerate(letters) if letter in result]
     grid = [None if part is None else tuple(part[at] for at in kept) for part in (source.chunks, source.shards)]
-    return Layout(tuple(result.values()), dtype, "".join(result), chunks=grid[0], shards=grid[1])
+    steps = {"Y": step_y, "X": step_x}
+    spacing = [
+        None if gap is None else gap * steps.get(letter, 1)
+        for letter, gap in zip(letters, source.spacing, strict=False)
+    ]
+    layout = Layout(
+        tuple(result.values()), dtype, "".join(result), chunks=grid[0], shards=grid[1],
+        spacing=tuple(spacing[at] for at in kept) if spacing else (),
+        channels=source.channels if result.get("C") == sizes.get("C") else (), alpha=source.alpha,
+    )  # fmt: skip
+    before = [tuple(shape[at] for at in kept) for shape in (source.shape, *source.levels)]
+    return replace(layout, levels=_levels(layout, before))
 
 
-def check_places(source: Path, target: Path) -> None:
-    """Raise ``ImageError`` if the target's folder takes no files, or if one of two different paths is in the other."""
-    there, here = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+def _levels(layout: Layout, source: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the reduced copies of a result; `source` are those of its source, the whole one first."""
+    shapes = [layout.shape]
+    for larger, smaller in pairwise(source):
+        factors = factors_of(layout.axes, larger, smaller)
+        if factors is None:
+            halves = [2 if letter in "YX" else 1 for letter in layout.axes]
+            shapes.append(tuple(-(-size // by) for size, by in zip(shapes[-1], halves, strict=True)))
+            continue
+        cut = [had // by == has for had, has, by in zip(larger, smaller, factors, strict=True)]  # else rounded up
+        sizes = zip(shapes[-1], factors, cut, strict=True)
+        shapes.append(tuple(max(size // by, 1) if down else -(-size // by) for size, by, down in sizes))
+    return tuple(shapes[1:])
+
+
+def factors_of(letters: str, larger: tuple[int, ...], smaller: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the whole factor of each axis by which a copy is reduced; None if there is none, or not in Z, Y and X.
+
+    Examples
+    --------
+    >>> factors_of("CYX", (3, 2001, 1000), (3, 1001, 500)), factors_of("YX", (100, 100), (70, 70))
+    ((1, 2, 2), None)
+    """
+    factors = []
+    for letter, had, has in zip(letters, larger, smaller, strict=True):
+        near = (had // has, -(-had // has)) if 0 < has <= had else ()
+        by = next((by for by in near if has in (max(had // by, 1), -(-had // by))), 0)
+        if not by or (by > 1 and letter not in "ZYX"):
+            return None
+        factors.append(by)
+    return tuple(factors)
+
+
+def check_places(source: Place, target: Place) -> None:
+    """Raise ``ImageError`` if the target's folder takes no files, or if one of two different paths is in the other.
+
+    A URL is checked when the result is made.
+    """
+    if isinstance(target, Url):
+        if str(source).rstrip("/") == str(target).rstrip("/"):
+            raise ImageError(f"{target}: is read; name another place for the result")
+        return
+    there, here = Path(os.path.realpath(str(source))), Path(os.path.realpath(target))
     if not here.parent.is_dir():
         raise ImageError(f"{target}: cannot be written, the folder {here.parent} does not exist; make it first")
     if not os.access(here.parent, os.W_OK | os.X_OK):
@@ -74,8 +136,10 @@ def check_places(source: Path, target: Path) -> None:
         raise ImageError(f"{source}: is inside {target}, which would be replaced; name another place for the result")
 
 
-def publish(incomplete: Path, place: Path) -> None:
-    """Give a complete result its name; a result that has it is replaced."""
+def publish(incomplete: Place, place: Place) -> None:
+    """Give a complete result its name; a result that has it is replaced. A URL has it from the beginning."""
+    if isinstance(incomplete, Url) or isinstance(place, Url):
+        return
     try:
         if not (place.is_dir() and incomplete.is_dir()):
             incomplete.replace(place)
@@ -92,7 +156,10 @@ def publish(incomplete: Path, place: Path) -> None:
         raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} is complete") from error
 
 
-def remove(path: Path) -> None:
+def remove(path: Place) -> None:
+    """Remove a local file or folder, if it is there; an object store keeps what was written."""
+    if isinstance(path, Url):
+        return
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
