@@ -21,10 +21,10 @@ from convforge.imaging.windowed.ome_zarr import section
 from convforge.imaging.windowed.ome_zarr_result import (
     attributes_of_result,
     halved,
-    keeps_channels,
     kept_axes,
     new_attributes,
     new_axes,
+    omero_of_result,
     order_of,
 )
 from convforge.imaging.windowed.stores import READ_SCHEMES, WRITTEN_SCHEMES, Store, store_of
@@ -193,6 +193,7 @@ def _permuted(layout: Layout, order: tuple[int, ...]) -> Layout:
     return replace(
         layout, shape=turned(layout.shape), axes="".join(turned(layout.axes)), chunks=turned(layout.chunks),
         shards=turned(layout.shards), levels=tuple(map(turned, layout.levels)), spacing=turned(layout.spacing),
+        origin=turned(layout.origin), steps=turned(layout.steps),
     )  # fmt: skip
 
 
@@ -235,7 +236,7 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     found = [name for name, is_lost in parts.items() if is_lost]
     if not isinstance(source, ZarrReader) or image is None:
         return tuple(found)
-    if image.omero and not keeps_channels(image, source.layout, layout):
+    if image.omero and omero_of_result(image, source.layout, layout) is None:
         found.append("settings of the channels (omero)")
     found += ["the role as labels (image-label)"] if "image-label" in section(source.node.attributes) else []
     return (*found, *others_in(source.node, image))
