@@ -17,7 +17,9 @@ def shown(after: float, *, terminal: bool) -> str:
     with steps(("read", "write"), after=after, console=console) as begin:
         begin("write")
         if terminal and not after:
-            while not text.getvalue():
+            for _ in range(3000):
+                if text.getvalue():
+                    break
                 threading.Event().wait(0.01)
     return text.getvalue()
 

@@ -168,7 +168,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
     from convforge.cli.filter_file import filter_file, filter_piped
     from convforge.cli.filter_folder import filter_folder, filter_several
     from convforge.cli.filter_large import filter_large, is_large
-    from convforge.cli.filter_places import is_folder_of_images, is_stack, with_slices
+    from convforge.cli.filter_places import check_format, is_folder_of_images, is_stack, with_slices
     from convforge.imaging.windowed import Url, local, place_of
     from convforge.imaging.windowed.slices import SliceFolder
 
@@ -200,6 +200,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         options.refuse("--recursive", why=f"a folder of images; {source} is {what}")
         if not isinstance(here, SliceFolder):
             options.refuse("--format", why=f"a folder of images or of slices; {target} is {what}")
+            check_format(here)
         filter_large(there, here, kernel, recipe, memory=options.memory, jobs=options.jobs)
     else:
         options.refuse("--recursive", "--format", "--jobs", why=f"a folder; {source} is none")

@@ -57,3 +57,14 @@ def with_slices(source: Place, target: Place, suffix: str | None) -> Place:
     if is_folder_of_images(target) or not (target.exists() or names_an_image(target)):
         return SliceFolder.of(target, suffix)
     return target
+
+
+def check_format(target: Place) -> None:
+    """Raise ``ValueError`` if neither the ending of OUT nor --format says what an image in units becomes."""
+    from convforge.imaging.windowed import format_of
+
+    if not names_an_image(target) and (is_folder_of_images(target) or format_of(target) is None):
+        raise ValueError(
+            f"{target}: no ending to tell the format; write .zarr or another array, or add --format tif for a folder "
+            "with a file for each plane"
+        )

@@ -80,7 +80,7 @@ def test_a_result_that_loses_attributes_says_so(run: Callable[..., Ran], tmp_pat
         (1, ("complex.npy", "b.npy", "--memory", "1GB"), ("complex.npy: samples are complex64",)),
         (1, ("short.npy", "b.npy", "--memory", "1GB"), ("short.npy: truncated", "get it again")),
         (1, ("objects.npy", "b.npy", "--memory", "1GB"), ("objects.npy: samples are object",)),
-        (1, ("broken.zarr", "b.zarr"), ("broken.zarr/zarr.json: truncated or damaged",)),
+        (1, ("broken.zarr", "b.zarr"), ("broken.zarr: zarr.json is truncated or damaged",)),
         (1, ("a.zarr", "b.zarr", "--memory", "100"), ("a memory of 100 bytes is too small", "--memory")),
         (2, ("a.zarr", "b.zarr", "--memory", "much"), ("'much' is no size",)),
         (2, ("a.zarr", "b.zarr", "--recursive"), ("--recursive goes with a folder of images",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,3 +84,42 @@ def test_what_the_image_has_not_is_bad_use(
 ) -> None:
     refused(2, kept(tmp_path, "a.png", SMALL), tmp_path / "b.png", *EDGES, *words, says=says)
     assert not (tmp_path / "b.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "index"),
+    [
+        (("--region", "3:17,-11:"), np.s_[:, :, 3:17, -11:]),
+        (("--region", "3:17,4:19", "--stride", "2x3"), np.s_[:, :, 4:17:2, 6:19:3]),
+        (("--z", "2"), np.s_[2]),
+        (("--z", "1::2", "--channel", "1:"), np.s_[1::2, 1:]),
+        (("--z", "-1", "--channel", "0", "--region", ":5,:6", "--border", "circular"), np.s_[-1, 0, :5, :6]),
+    ],
+)
+def test_in_units_it_is_the_same_part(
+    tmp_path: Path, done: Callable[..., Ran], words: tuple[str, ...], index: Any
+) -> None:
+    np.save(tmp_path / "a.npy", STACK)
+    border = "wrap" if "circular" in words else "mirror"
+    whole = np.stack([[saturated(correlated(plane, LAPLACIAN, border)) for plane in z] for z in STACK])
+    for more in ((), ("--memory", "40kB")):
+        ran = done(tmp_path / "a.npy", tmp_path / "b.npy", *EDGES, "--axes", "ZCYX", *words, *more)
+        assert ("\nunits" in ran.out) == bool(more)
+        assert ran.line("part").startswith("--")
+        np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), whole[index])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--region", "50:,:"), "a.npy: --region 50:,: holds no pixel of the 21 x 20"),
+        (("--z", "7"), "a.npy: --z 7 is out of range; there are 5 along Z"),
+        (("--time", "0"), "a.npy: --time 0 picks from an axis T, and the axes are ZCYX"),
+    ],
+)
+def test_in_units_what_the_image_has_not_is_bad_use_too(
+    tmp_path: Path, refused: Callable[..., str], words: tuple[str, ...], says: str
+) -> None:
+    np.save(tmp_path / "a.npy", STACK)
+    more = ("--axes", "ZCYX", "--memory", "1MB", *words)
+    refused(2, tmp_path / "a.npy", tmp_path / "b.npy", *EDGES, *more, says=(says,))

@@ -57,5 +57,6 @@ class Shelf:
 
         return WindowFormat(
             "shelf", (".kept",), lambda path: False, lambda place: self.arrays[str(place)],
-            lambda layout, place, source: layout, create, create, schemes=frozenset({"shelf"}), written_schemes=frozenset({"shelf"}),
+            lambda layout, place, source: layout, create, create,
+            schemes=frozenset({"shelf"}), written_schemes=frozenset({"shelf"}),
         )  # fmt: skip

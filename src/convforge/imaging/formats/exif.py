@@ -127,7 +127,7 @@ def read_directory(
             raise ExifError(f"tag {code} is of kind {kind} and has {count} elements")
         if size > form.offset.size:
             (where,) = form.offset.unpack(_exactly(file, where, form.offset.size))
-        data = _little_endian(_exactly(file, where, size), code, kind, form.order)
+        data = swapped(_exactly(file, where, size), code, kind, form.order)
         if code in below:
             further = dict.fromkeys(below[code], ())
             found[code] = read_directory(file, int.from_bytes(data, "little"), form, below=further)
@@ -153,7 +153,8 @@ def _exactly(file: Any, at: int, size: int) -> bytes:
     return data
 
 
-def _little_endian(data: bytes, code: int, kind: int, order: str) -> bytes:
+def swapped(data: bytes, code: int, kind: int, order: str) -> bytes:
+    """Convert an entry's bytes from little-endian to a byte order, or from that to little-endian."""
     width, head = WIDTHS[kind], b""
     if code == USER_COMMENT and data.startswith(b"UNICODE\0"):  # UTF-16 in the block's byte order
         head, data, width = data[:8], data[8:], 2
@@ -162,9 +163,11 @@ def _little_endian(data: bytes, code: int, kind: int, order: str) -> bytes:
     return head + b"".join(data[i : i + width][::-1] for i in range(0, len(data), width))
 
 
-def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: bool = False) -> bytes:
-    """Pack a directory, and those that it points to, as little-endian bytes for the offset `at`; none follows."""
-    form = form_of(big=big)
+def pack_directory(
+    directory: Mapping[int, Entry | Directory], at: int, *, big: bool = False, order: str = "<"
+) -> bytes:
+    """Pack a directory, and those that it points to, as bytes for the offset `at`; none follows."""
+    form = form_of(order, big=big)
     beyond = at + form.number.size + len(directory) * (form.head.size + form.offset.size) + form.offset.size
     table, values = form.number.pack(len(directory)), b""
     for code, entry in sorted(directory.items()):
@@ -172,12 +175,14 @@ def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: 
         place = beyond + len(values)
         if isinstance(entry, dict):
             table += _pointer(form, code, place)
-            values += pack_directory(entry, place, big=big)
-        elif len(entry.data) <= form.offset.size:
-            table += form.head.pack(code, entry.kind, entry.count) + entry.data.ljust(form.offset.size, b"\0")
+            values += pack_directory(entry, place, big=big, order=order)
+            continue
+        data = swapped(entry.data, code, entry.kind, order)
+        if len(data) <= form.offset.size:
+            table += form.head.pack(code, entry.kind, entry.count) + data.ljust(form.offset.size, b"\0")
         else:
             table += form.head.pack(code, entry.kind, entry.count) + form.offset.pack(place)
-            values += entry.data
+            values += data
     return table + bytes(form.offset.size) + values
 
 
@@ -191,18 +196,19 @@ def pack_block(directory: Mapping[int, Entry | Directory]) -> bytes | None:
 
 
 def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
-    """Append directories to a little-endian TIFF, and point to them from its first directory by these tags.
+    """Append directories to a TIFF, and point to them from its first directory by these tags.
 
     tifffile cannot write such entries, so for each the file must have an entry of tag - 1, which is replaced.
     """
-    big = _exactly(file, 2, 2) == b"+\0"
-    form = form_of(big=big)
+    head = _exactly(file, 0, 4)
+    order, big = "<" if head[:2] == b"II" else ">", 43 in head[2:]
+    form = form_of(order, big=big)
     (start,) = form.offset.unpack(_exactly(file, 8 if big else 4, form.offset.size))
     places = {code: where for code, _, _, where in _heads(file, start, form)}
     for code, directory in directories.items():
         at = file.seek(0, 2)
         at += file.write(bytes(at % 2))
-        file.write(pack_directory(directory, at, big=big))
+        file.write(pack_directory(directory, at, big=big, order=order))
         file.seek(places[code - 1] - form.head.size)
         file.write(_pointer(form, code, at))
 

@@ -69,7 +69,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
             parts = [_turned(first, *_finish(first, one)) for one in raw]
         else:
             parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
-        alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
+        alpha = next((kind for kind in extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
         metadata = tiff_tags.metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
     if len(parts) == 1:
         return as_named(axes, Image(*parts[0], metadata), tuple(series.values()))
@@ -187,7 +187,7 @@ def _kind(page: TiffPage) -> str:
     samples = page.shaped[0] * page.shaped[4]
     height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
     beside = ["a palette"] if int(page.photometric) == PALETTE else []
-    beside += [EXTRA.get(kind, "another sample") for kind in _extra_samples(page, samples)]
+    beside += [EXTRA.get(kind, "another sample") for kind in extra_samples(page, samples)]
     words = f"{width} x {height} pixels of {samples} x {page.dtype}"
     return f"{words} with {' and '.join(beside)}" if beside else words
 
@@ -242,7 +242,7 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
     planes = raw[:, 0]
     samples = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
     samples = np.asarray(samples, dtype=samples.dtype.newbyteorder("="))
-    extra = _extra_samples(page, samples.shape[-1])
+    extra = extra_samples(page, samples.shape[-1])
     colours, rest = np.split(samples, [samples.shape[-1] - len(extra)], axis=-1)
     rest, alpha = _full_range(page, rest), None
     at = next((i for i, kind in enumerate(extra) if kind in (ASSOCIATED, UNASSOCIATED)), None)
@@ -263,7 +263,7 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
     return np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), alpha
 
 
-def _extra_samples(page: TiffPage, count: int) -> list[int]:
+def extra_samples(page: TiffPage, count: int) -> list[int]:
     """Return the ExtraSamples value of each sample after the colours; 0 (unspecified) if the file has none."""
     named = [int(kind) for kind in page.extrasamples]
     colours = COLOURS.get(int(page.photometric), count - len(named))

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 from xml.etree import ElementTree
 
@@ -41,17 +42,24 @@ def metadata_of(
     `series` are the sizes of the page axes according to the file, `axes` are the axes according to the user.
     """
     first = pages[0]
-    profile = _tag(first, "InterColorProfile", None)
     description, left = _description(file, first, len(pages), series, axes)
-    block, lost_tags = _tags(file, first)
+    of_page = metadata_of_page(file, first, premultiplied=premultiplied)
+    return replace(
+        of_page, description=description, left=(*left, *of_page.left, *_further_pages(file, pages)),
+        storage=tuple(_storage(file, every, pages)),
+    )  # fmt: skip
+
+
+def metadata_of_page(file: TiffFile, page: TiffPage, *, premultiplied: bool) -> Metadata:
+    """Return the metadata of a page without its description."""
+    profile = _tag(page, "InterColorProfile", None)
+    block, lost = _tags(file, page)
     return Metadata(
-        *_resolution(first),
-        description=description,
+        *resolution_of(page),
         icc_profile=bytes(profile) if profile is not None else None,
         premultiplied=premultiplied,
         exif=block,
-        left=(*left, *lost_tags, *_further_pages(file, pages)),
-        storage=tuple(_storage(file, every, pages)),
+        left=tuple(lost),
     )
 
 
@@ -86,17 +94,21 @@ def channel_names(file: TiffFile) -> tuple[str, ...]:
 
 def write_options(image: Image) -> dict[str, Any]:
     """Return arguments of tifffile's writer, with `extratags` of the first page; call `point_to_tags` afterwards."""
-    metadata = image.metadata
+    return page_options(image.metadata, image.bands, big=is_big(image))
+
+
+def page_options(metadata: Metadata, bands: int, *, big: bool, order: str = "<") -> dict[str, Any]:
+    """Return the arguments of `write_options` for a page with this number of bands, in either byte order."""
     options: dict[str, Any] = {"metadata": None, "software": False}
     if metadata.resolution is not None:
         options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
-    profile = metadata.profile_for(image.bands)
+    profile = metadata.profile_for(bands)
     if profile is not None:
         options["iccprofile"] = profile
     options["extratags"] = [
-        (code, entry.kind, entry.count, _value(entry), True)
+        (code, entry.kind, entry.count, _value(code, entry, order), True)
         if isinstance(entry, exif.Entry)
-        else (code - 1, exif.LONG8 if is_big(image) else exif.LONG, 1, 0, True)  # see exif.point_to
+        else (code - 1, exif.LONG8 if big else exif.LONG, 1, 0, True)  # see exif.point_to
         for code, entry in exif.main_of(metadata.exif).items()
     ]
     return options
@@ -119,10 +131,10 @@ def lost(image: Image) -> list[str]:
 BIGTIFF = "BigTIFF"
 
 
-def _value(entry: exif.Entry) -> bytes | tuple[int, ...]:
+def _value(code: int, entry: exif.Entry, order: str) -> bytes | tuple[int, ...]:
     """Return an entry's value for tifffile: bytes; for ratios numbers, because tifffile miscounts their bytes."""
     if entry.kind not in (exif.RATIONAL, exif.SRATIONAL):
-        return entry.data
+        return exif.swapped(entry.data, code, entry.kind, order)
     return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == exif.RATIONAL else 'i'}", entry.data)
 
 
@@ -203,7 +215,7 @@ def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> li
     return found + ([f"{masks} mask{'' if masks == 1 else 's'}"] if masks else [])
 
 
-def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
+def resolution_of(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
     units: dict[int, Unit] = {1: "none", 2: "inch", 3: "centimeter"}
     unit = units.get(int(_tag(page, "ResolutionUnit", 2)), "none")
     ratios = [_tag(page, name, None) for name in ("XResolution", "YResolution")]

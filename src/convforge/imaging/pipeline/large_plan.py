@@ -30,6 +30,7 @@ from convforge.imaging.windowed import (
     format_of,
     open_windows,
     place_of,
+    suffixes_of,
 )
 from convforge.imaging.windowed.result import check_places, factors_of, letters_of, result_layout
 from convforge.imaging.windowed.selected import Selected
@@ -81,9 +82,7 @@ class LargePlan:
         named = bool(recipe.axes or file.layout.axes)
         if recipe.selection is not None:
             if recipe.depth is not None and recipe.selection.z is not None:
-                raise ValueError(
-                    "--z goes with filters of planes; one along Z reads all planes, so pick from its result"
-                )
+                raise ValueError("--z goes with filters of planes; one along Z reads all planes")
             self.reader = Selected(file, recipe.selection, letters)
             letters = self.reader.layout.axes
         source_layout = self.reader.layout
@@ -142,8 +141,7 @@ class LargePlan:
         """Return the target's format, and set its place: the target of a symbolic link is replaced, not the link."""
         target, kind = self.target, format_of(self.target, formats)
         if kind is None or target.suffix.lower() not in kind.suffixes:
-            known = " or ".join(suffix for each in formats for suffix in each.suffixes)
-            raise ImageError(f"{target}: is not written in windows; write {known}")
+            raise ImageError(f"{target}: is not written in windows; write {suffixes_of(formats)}")
         self.place: Place = target if isinstance(target, Url) else Path(os.path.realpath(target))
         check_places(self.source, target)
         if isinstance(target, Url):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
-from convforge.imaging.windowed import npy, slices, zarr
+from convforge.imaging.windowed import npy, slices, tiff, zarr
 from convforge.imaging.windowed.contract import (
     Layout,
     Place,
@@ -40,34 +40,41 @@ __all__ = [
     "open_windows",
     "place_of",
     "read_into",
+    "suffixes_of",
 ]
 
-FORMATS = (zarr.FORMAT, npy.FORMAT, slices.FORMAT)
+FORMATS = (zarr.FORMAT, npy.FORMAT, tiff.FORMAT, slices.FORMAT)
+
+
+def suffixes_of(formats: Sequence[WindowFormat]) -> str:
+    """Return the suffixes of files that are written in windows, as a text."""
+    *most, last = (suffix for kind in formats for suffix in kind.suffixes)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def format_of(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowFormat | None:
     """Return the format that a suffix names, or None.
 
-    Places in a Zarr group need none, nor do local folders: one with Zarr's metadata is a Zarr array or group, any other
-    is a folder of slices.
+    Local files and folders, and places in a Zarr group, may have other suffixes: a file may be a TIFF, a folder with
+    Zarr's metadata is a Zarr array or group, any other a folder of slices.
     """
     if isinstance(place, slices.SliceFolder):
         return slices.format_for(place)
     for kind in formats:
-        if place.suffix.lower() in kind.suffixes:
+        if place.suffix.lower() in kind.suffixes + kind.reads:
             return kind
     if isinstance(place, Url):
         return zarr.FORMAT if ".zarr/" in place.text.lower() else None
     if place.is_dir():
         return zarr.FORMAT if zarr.is_zarr(place) else slices.FORMAT
-    return None
+    return tiff.FORMAT if tiff.is_tiff(place) else None
 
 
 def open_windows(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> WindowReader:
     """Open an array for reading in windows; ``ImageError`` if the file is missing, damaged or of another format."""
     kind = format_of(place, formats)
     if kind is None:
-        known = " or ".join(suffix for each in formats for suffix in each.suffixes)
+        known = suffixes_of(formats)
         raise ImageError(f"{place}: cannot be read in windows; convert it to {known}")
     if isinstance(place, Path) and not place.exists():
         raise ImageError(f"{place}: no such file; check the name and the folder")

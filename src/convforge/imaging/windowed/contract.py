@@ -159,14 +159,14 @@ class WindowFormat:
     """A format whose arrays are read and written in windows.
 
     `arranged` returns a layout with the shards and the levels that this format gives a result of that layout, at that
-    place, of that source. `create` makes an empty array of such a
-    layout, with the compression and the attributes of the source as far as it can, and returns its writer; `reopen`
-    returns the writer of such an array again. `is_own` is true for a path that holds an array of this format, which a
-    result may replace. `lost` names what of a source a result of this layout does not keep.
+    place, of that source. `create` makes an empty array of such a layout, with the compression and the attributes of
+    the source as far as it can, and returns its writer; `reopen` returns the writer of such an array again. `is_own` is
+    true for a path that holds an array of this format, which a result may replace. `lost` names what of a source a
+    result of this layout does not keep, `notes` what the user should know before.
     """
 
     name: str
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...]  # of files that it reads and writes
     is_own: Callable[[Path], bool]
     open: Callable[[Place], WindowReader]
     arranged: Callable[[Layout, Place, WindowReader], Layout]
@@ -176,3 +176,4 @@ class WindowFormat:
     schemes: frozenset[str] = frozenset()  # of URLs that it reads
     written_schemes: frozenset[str] = frozenset()  # of URLs that it writes
     notes: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=lambda source, layout: ())  # said at once
+    reads: tuple[str, ...] = ()  # suffixes of files that it reads and does not write

@@ -42,9 +42,8 @@ def result_layout(
 ) -> Layout:  # fmt: skip
     """Return the layout of a filter's result, which has the source's axes and grid, but `bands` bands.
 
-    `part` are the rows and columns of the whole
-    image's result that are wanted. `bands` count alpha. The reduced copies have the source's factors, or 2 where these
-    are no whole numbers.
+    `part` are the rows and columns of the whole image's result that are wanted. `bands` count alpha. The reduced copies
+    have the source's factors, or 2 where these are no whole numbers.
 
     A band axis that the filter removes is left out. Of axes without names, a single band has no axis either, as in
     `read_image`, except behind pages, where it says that there are pages.

@@ -36,7 +36,7 @@ class Selected:
     Raises
     ------
     SelectionError
-        The array has no such axis, index or channel.
+        The array has no such axis, index or channel, or no pixel of the region.
     """
 
     def __init__(self, reader: WindowReader, selection: Selection, letters: str) -> None:
@@ -47,6 +47,7 @@ class Selected:
         if whole.alpha and bands:
             sizes[bands] -= 1
         try:
+            selection.rows_columns(sizes["Y"], sizes["X"])
             picks = selection.picks(sizes, whole.channels)
         except SelectionError as error:
             raise SelectionError(f"{reader.path}: {error}") from error

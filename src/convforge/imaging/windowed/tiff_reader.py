@@ -1,0 +1,169 @@
+"""TIFF files in windows: any window of uncompressed strips, and the strips or tiles that a window touches of others."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import TYPE_CHECKING, Any
+
+from convforge.imaging.formats import exif, tiff_tags
+from convforge.imaging.formats.tiff import (
+    ASSOCIATED,
+    CODECS_THAT_GIVE_RGB,
+    MIN_IS_WHITE,
+    PALETTE,
+    STRANGE_COLOURS,
+    UNASSOCIATED,
+    YCBCR,
+    extra_samples,
+)
+from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
+from convforge.imaging.windowed import tiff_directories as td
+from convforge.imaging.windowed.byte_ranges import RangeFile, open_bytes
+from convforge.imaging.windowed.codec_headers import JPEG
+from convforge.imaging.windowed.contract import Layout, Place, Region
+from convforge.imaging.windowed.tiff_directories import TiffBytes, open_tiff
+from convforge.imaging.windowed.tiff_segments import Segments, check_page, check_stored, read_window
+from convforge.imaging.windowed.tiff_series import SLIDES, series_of
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPage
+
+WHOLE = "or leave --memory out, so that the image is read whole"
+
+# Segments whose positions are checked when a file is opened; of larger files, only those of the first and last page.
+CHECKED = 2**14
+
+
+class TiffReader:
+    """The image of a TIFF, from strips or tiles.
+
+    `layout.shards` are the strips or tiles, so that a result can have them too; of uncompressed strips, of which any
+    window can be read, `layout.chunks` is None.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.path, self.attributes = place, dict[str, Any]()
+        self._ranges = open_bytes(place)
+        self.tiff = open_tiff(place, self._ranges)
+        try:
+            self._open()
+        except (ImageError, MemoryError):
+            raise
+        except Exception as error:  # tifffile meets damage in many ways
+            fault = " ".join(str(error).split()) or type(error).__name__
+            raise self.tiff.damaged(f"its tags contradict each other ({fault})") from error
+
+    def _open(self) -> None:
+        self.file = open_tifffile(self.tiff)
+        self.series = series_of(self.tiff, self.file)
+        self.first = self.series.first
+        _check_kind(self.path, self.first)
+        check_page(self.tiff, self.first)
+        self.segments = Segments(self.first, jfif=_is_jfif(self.tiff, self.first))
+        self._pages = tuple(self.series.pages.values()) if self.plane_count > 1 else ()
+        self._check_stored()
+        self.layout = self._layout()
+
+    @property
+    def is_slide(self) -> bool:
+        """True for the files of slide scanners, whose descriptions tell of further images."""
+        return any(getattr(self.file, f"is_{kind}") for kind in SLIDES)
+
+    @property
+    def plane_count(self) -> int:
+        return math.prod(self.series.pages.values())
+
+    def read(self, region: Region) -> Array:
+        return read_window(self.series.planes, self.segments, self._pages, region)
+
+    def fingerprint(self) -> str:
+        return "; ".join(tiff.ranges.fingerprint() for tiff, _ in self.series.planes.files)
+
+    def _layout(self) -> Layout:
+        grid, pages = self.segments.grid, self.series.pages if self._pages else {}
+        letters = "".join(pages) + ("SYX" if grid.planes > 1 else "YXS" if grid.samples > 1 else "YX")
+        sizes = dict(pages) | {"Y": grid.height, "X": grid.width, "S": grid.planes * grid.samples}
+        stored = dict.fromkeys(pages, 1) | {"Y": grid.rows, "X": grid.columns, "S": grid.samples}
+        segment = tuple(stored[letter] for letter in letters)
+        levels = tuple(
+            tuple({**sizes, "Y": height, "X": width}[letter] for letter in letters)
+            for height, width in self.series.levels
+        )
+        spacing = self.series.spacing
+        return Layout(
+            tuple(sizes[letter] for letter in letters), self.segments.dtype, "" if self.series.unclear else letters,
+            chunks=None if self.segments.is_plain else segment, shards=segment, levels=levels,
+            spacing=tuple(spacing.get(letter) for letter in letters) if spacing else (),
+            channels=self.series.channels, alpha=self._alpha(),
+        )  # fmt: skip
+
+    def _alpha(self) -> bool:
+        grid = self.segments.grid
+        extra = extra_samples(self.first, grid.planes * grid.samples)
+        opacity = [kind in (ASSOCIATED, UNASSOCIATED) for kind in extra]
+        if any(opacity[:-1]):
+            raise ImageError(f"{self.path}: alpha is not the last sample of a pixel; save it as RGBA, {WHOLE}")
+        return bool(opacity) and opacity[-1]
+
+    def _check_stored(self) -> None:
+        count = self.plane_count
+        few = count * self.segments.grid.count <= CHECKED
+        for plane in range(count) if few else (0, count - 1):
+            tiff, source, page = self.series.planes.at(plane)
+            if page >= 0:
+                check_stored(tiff, source, page, self.segments)
+
+
+def open_tifffile(tiff: TiffBytes) -> TiffFile:
+    """Open a TIFF by tifffile, after a check that its first directory has no table beyond the file."""
+    from tifffile import TiffFile
+
+    entries, _ = tiff.entries(tiff.first)
+    if 65420 not in entries:  # Hamamatsu's NDPI has positions of its own form
+        for code, entry in entries.items():
+            if entry.inline is None and entry.at + exif.SIZES.get(entry.kind, 1) * entry.count > tiff.ranges.size:
+                raise tiff.damaged(f"{exif.tag_name(code)} ends beyond its {tiff.ranges.size} bytes")
+        for code in (td.WIDTH, td.LENGTH):
+            if not tiff.number(entries, code, 0):
+                raise tiff.damaged(f"its first page has no {exif.tag_name(code)}")
+        for code in td.SINGLE & entries.keys():
+            if entries[code].count != 1:
+                raise tiff.damaged(f"{exif.tag_name(code)} has {entries[code].count} values")
+    try:
+        handle = io.BufferedReader(RangeFile(tiff.ranges, tiff.place.name))
+        return TiffFile(handle, name=tiff.place.name)
+    except ImageError:
+        raise
+    except Exception as error:
+        raise tiff.damaged(f"tifffile says: {' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+def _is_jfif(tiff: TiffBytes, page: TiffPage) -> bool | None:
+    """Return True if the first JPEG data of a page whose first tile is absent have a JFIF header."""
+    if int(page.compression) not in JPEG or not len(page.dataoffsets) or page.dataoffsets[0]:
+        return None
+    at = next((offset for offset in page.dataoffsets if offset), 0)
+    return tiff.ranges.read(at, 10)[6:10] == b"JFIF"
+
+
+def _check_kind(place: Place, page: TiffPage) -> None:
+    """Raise ``ImageError`` for samples and colours that are not filtered in windows; the message tells what to do."""
+    colours, name = int(page.photometric), None
+    if page.shaped[1] > 1 or page.tiledepth > 1:
+        raise ImageError(f"{place}: a volume (ImageDepth {page.shaped[1]}); save its slices as pages")
+    if page.dtype is None or not is_sample_dtype(page.dtype) or page.bitspersample != 8 * page.dtype.itemsize:
+        what = f"{page.bitspersample} bits of format {page.sampleformat}"
+        raise ImageError(f"{place}: samples are {what}; convert the image to {SAMPLE_DTYPES} first, {WHOLE}")
+    if colours == PALETTE:
+        name = "palette"
+    elif colours == MIN_IS_WHITE:
+        name = "inverted (zero is white)"
+    elif colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
+        name = "YCbCr"
+    name = STRANGE_COLOURS.get(colours, name)
+    if name is not None:
+        way = f", {WHOLE}" if colours in (PALETTE, MIN_IS_WHITE) else ""
+        raise ImageError(f"{place}: {name} colours; convert the image to RGB or gray first{way}")
+    if (turned := tiff_tags.orientation_of(page)) != 1:
+        raise ImageError(f"{place}: is stored rotated or flipped (orientation {turned}); save it upright, {WHOLE}")

@@ -1,0 +1,164 @@
+"""Damaged, truncated and lying TIFF files give an ImageError with the file's name, and never fill the memory."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from tests.imaging.windowed.windows import PLAIN, each, noise, whole
+
+from convforge.imaging.image import ImageError
+from convforge.imaging.windowed import open_windows
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("tifffile"), "disabled", True)
+
+
+def made(**options: Any) -> bytes:
+    file = io.BytesIO()
+    tifffile.imwrite(file, noise(40, 56, 3), **PLAIN | {"photometric": "rgb"} | options)
+    return file.getvalue()
+
+
+def with_tag(content: bytes, code: int, value: int, count: int | None = None) -> bytes:
+    """Change the inline value, or the count, of a tag in the first directory of a classic little-endian TIFF."""
+    (at,) = struct.unpack_from("<I", content, 4)
+    (number,) = struct.unpack_from("<H", content, at)
+    changed = bytearray(content)
+    for entry in range(at + 2, at + 2 + 12 * number, 12):
+        if struct.unpack_from("<H", content, entry)[0] == code:
+            if count is not None:
+                struct.pack_into("<I", changed, entry + 4, count)
+            kind = struct.unpack_from("<H", content, entry + 2)[0]
+            struct.pack_into("<H" if kind == 3 and count is None else "<I", changed, entry + 8, value)
+    return bytes(changed)
+
+
+def refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "a.tif"
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match=words) as caught:
+        whole(open_windows(path))
+    assert str(path) in str(caught.value)
+
+
+TILES = {"tile": (16, 32), "compression": "zlib"}
+
+
+@pytest.mark.parametrize("length", [4, 7, 8, 20, 100, 300, 2000])
+def test_truncated(tmp_path: Path, length: int) -> None:
+    refused(tmp_path, made(**TILES)[:length], "truncated or damaged|is no TIFF")
+
+
+def test_a_chain_without_end(tmp_path: Path) -> None:
+    content = bytearray(made(**TILES))
+    (at,) = struct.unpack_from("<I", content, 4)
+    (number,) = struct.unpack_from("<H", content, at)
+    struct.pack_into("<I", content, at + 2 + 12 * number, at)
+    refused(tmp_path, bytes(content), "its chain of pages does not end")
+    struct.pack_into("<I", content, at + 2 + 12 * number, 2**31)
+    refused(tmp_path, bytes(content), "beyond its")
+
+
+@pytest.mark.parametrize(
+    "code, value, count",
+    [
+        (256, 2**30, None), (257, 2**30, None), (322, 2**14, None), (323, 2**14, None), (322, 0, None),
+        (277, 4000, None), (324, 8, 2**31), (325, 8, 1), (256, 0, None), (259, 999, None), (262, 8, 2**20),
+    ],
+)  # fmt: skip
+def test_a_lying_header(tmp_path: Path, code: int, value: int, count: int | None) -> None:
+    refused(tmp_path, with_tag(made(**TILES), code, value, count), "a.tif: ")
+
+
+def test_data_of_another_size(tmp_path: Path) -> None:
+    content = made(tile=(16, 32), compression="jpeg")
+    small = io.BytesIO()
+    tifffile.imwrite(small, noise(16, 16, 3), photometric="rgb", compression="jpeg", **PLAIN)
+    small.seek(0)
+    with tifffile.TiffFile(small) as file:
+        at, count = file.pages.first.dataoffsets[0], file.pages.first.databytecounts[0]
+        other = small.getvalue()[at : at + count]
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        at = file.pages.first.dataoffsets[0]
+    refused(tmp_path, content[:at] + other + content[at + len(other) :], "is expected|cannot be decoded|reshaped")
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "jpeg2000", "png", "webp", "lerc", "jpegxl"])
+def test_data_that_declare_a_huge_image(tmp_path: Path, codec: str) -> None:
+    import imagecodecs
+
+    encode = getattr(imagecodecs, {"jpeg2000": "jpeg2k"}.get(codec, codec) + "_encode")
+    large = bytes(encode(np.zeros((1000, 1000, 3), np.uint8)))
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        writer.write(iter([large]), shape=(16, 32, 3), dtype=np.uint8, tile=(16, 32), compression=codec,
+                     photometric="rgb", **PLAIN)  # fmt: skip
+    with pytest.raises(ImageError, match="declare 1000 x 1000 pixels in a segment"):
+        whole(open_windows(tmp_path / "a.tif"))
+
+
+def test_a_bomb_is_refused(tmp_path: Path) -> None:
+    content = with_tag(with_tag(made(rowsperstrip=40, compression="zlib"), 256, 2**20), 257, 2**14)
+    refused(tmp_path, with_tag(content, 278, 2**14), "out of proportion|truncated or damaged")
+
+
+def seeds() -> list[bytes]:
+    found = []
+    for codec, tile, big, order in each((None, "lzw", "zlib", "zstd", "jpeg", "jpeg2000", "packbits"), (False, True),
+                                        (False, True), "<>"):  # fmt: skip
+        grid: dict[str, Any] = {"tile": (16, 32)} if tile else {"rowsperstrip": 16}
+        found.append(made(compression=codec, bigtiff=big, byteorder=order, **grid))
+    stack = noise(2, 3, 32, 32, dtype=np.uint16)
+    for options in ({"ome": True}, {"imagej": True}, {"truncate": True}):
+        file = io.BytesIO()
+        tifffile.imwrite(file, stack, photometric="minisblack", metadata={"axes": "TZYX"}, **options)
+        found.append(file.getvalue())
+    return found
+
+
+WORDS = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x40", b"\x7f\xff\xff\xff", b"\0\0\x10\0", b"\0\x10\0\0")
+
+
+def mutated(content: bytes, random: random.Random) -> bytes:
+    changed = bytearray(content)
+    for _ in range(random.choice((1, 1, 2, 4, 16))):
+        at = random.randrange(min(len(changed), random.choice((600, len(changed)))))
+        kind = random.randrange(5)
+        if kind == 0:
+            changed[at] = random.randrange(256)
+        elif kind == 1:
+            changed[at : at + 4] = random.choice(WORDS)
+        elif kind == 2:
+            del changed[at : at + random.randrange(1, 20)]
+        elif kind == 3:
+            changed[at:at] = random.randbytes(random.randrange(1, 8))
+        else:
+            del changed[random.randrange(len(changed)) :]
+        changed = changed or bytearray(b"II")
+    return bytes(changed)
+
+
+@pytest.mark.thorough
+def test_mutated_files_are_read_or_refused(tmp_path: Path) -> None:
+    generator, sources = random.Random(5), seeds()
+    path, read, refusals = tmp_path / "a.tif", 0, list[str]()
+    for _ in range(2000):
+        path.write_bytes(mutated(generator.choice(sources), generator))
+        try:
+            reader = open_windows(path)
+            if reader.layout.nbytes < 2**24:
+                whole(reader)
+            read += 1
+        except ImageError as error:
+            refusals.append(str(error))
+    assert all(str(path) in text for text in refusals)
+    assert min(read, len(refusals)) > 100
