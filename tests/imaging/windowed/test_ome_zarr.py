@@ -248,6 +248,7 @@ def test_a_plain_target_has_neither_levels_nor_spacing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())["node_type"] == "array"
     lost = FORMAT.lost(source, layout)
     assert lost == ("reduced copies (the pyramid)", "spacing", "names of channels")
+    assert FORMAT.lost(source, replace(layout, alpha=True))[-2] == "the role of the last band as opacity"
 
 
 def test_axes_that_ome_zarr_lacks_are_refused(tmp_path: Path) -> None:
