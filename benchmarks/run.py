@@ -8,7 +8,8 @@ python benchmarks/run.py networks --device cuda            # whole networks in C
 python benchmarks/run.py --no-measure      # only write the tables and images again
 
 Sheets are measurements outside of the suites: host cost of warm calls, first calls, choices against the full search,
-whole models and networks of PyTorch, and the examples. Each is a script that runs in its own process, only if named.
+whole models and networks of PyTorch, the examples, and images larger than memory. Each is a script that runs in its own
+process, only if named.
 
 Results go to benchmarks/results/DEVICE/. The budget is for each part. Compiling, and building plans of other libraries,
 take additional time. --resume continues an interrupted part.
@@ -123,6 +124,7 @@ SHEETS = {
     "networks": SheetPart(HERE / "networks.py", 440.0),
     "errors": SheetPart(HERE / "errors.py", 120.0),
     "examples": SheetPart(HERE / "examples.py", 120.0),
+    "large": SheetPart(HERE / "large.py", 3600.0),
 }
 
 

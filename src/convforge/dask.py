@@ -168,10 +168,11 @@ class _Filter:
 
 def _filtered(call: _Filter, part: Part, operands: list[Any], _: None, blocks: list[Any]) -> Any:
     """Filter one chunk."""
-    image = gather(part, blocks, call.problem.outside)
-    home = home_of(image=image)
-    if not (home.on_host or image.flags.c_contiguous):
-        image = image.copy(order="C")  # of CuPy: its pages are merged without a copy
+    home = home_of(image=blocks[0])
+    with at_home(home.device):  # the current GPU of a thread of dask may be another
+        image = gather(part, blocks, call.problem.outside)
+        if not (home.on_host or image.flags.c_contiguous):
+            image = image.copy(order="C")  # of CuPy: its pages are merged without a copy
     device, stream = home.runs_on(call.device), home.stream()
     view = home.read(image, "image")
     with at_home(device):
@@ -341,8 +342,9 @@ class _Conv2d:
 
 def _convolved(call: _Conv2d, part: Part, operands: list[Any], residual: Any, blocks: list[Any]) -> Any:
     """Convolve one chunk."""
-    x = gather(part, blocks, call.problem.outside)
-    home, reads = home_of(x=x), dict(zip(call.letters, part.reads, strict=True))
+    home, reads = home_of(x=blocks[0]), dict(zip(call.letters, part.reads, strict=True))
+    with at_home(home.device):
+        x = gather(part, blocks, call.problem.outside)
     channels = reads["C"]
     of_chunk = slice(channels.first, channels.first + channels.outputs)
     w, bias = (None if whole is None else whole[of_chunk] for whole in operands)

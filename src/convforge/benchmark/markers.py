@@ -21,6 +21,7 @@ import typer
 
 from convforge.benchmark import choice_tables, config_tables, peer_tables
 from convforge.benchmark.frame import select
+from convforge.benchmark.large_tables import LargeGoal, large_goal_lines
 from convforge.benchmark.peer_tables import Goal, Headline
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.sheet_tables import sheet_markdown
@@ -74,16 +75,18 @@ def update_markers(text: str, tables: Mapping[str, str]) -> str:
 def table_of(
     spec: str,
     runs: Sequence[Run],
-    sheets: Iterable[Sheet] = (),
+    sheets: Sequence[Sheet] = (),
     goals: Iterable[Goal] = (),
     headlines: Iterable[Headline] = (),
+    large_goals: Iterable[LargeGoal] = (),
 ) -> str:
     """Markdown of a marker: from the newest complete run of its suite, or from the best sheets of its kind.
 
     ``ValueError`` if an option is unknown or does not apply to its view, or if no complete run matches.
     """
     if spec == "goals":
-        return peer_tables.goals_markdown(goals, lambda of: _found(of, runs))
+        more = large_goal_lines(large_goals, sheets)
+        return peer_tables.goals_markdown(goals, lambda of: _found(of, runs), more)
     if spec == "headline":
         return peer_tables.headline_markdown(headlines, lambda of: _found(of, runs))
     suite, view, chosen = _read(spec)
@@ -152,6 +155,7 @@ def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -
         load_runs(results), load_sheets(results),
         peer_tables.load_rows(results.parent / "goals.toml", "goal", Goal),
         peer_tables.load_rows(results.parent / "headline.toml", "row", Headline),
+        peer_tables.load_rows(results.parent / "goals.toml", "large", LargeGoal),
     )  # fmt: skip
     changed = []
     for file, wanted in specs.items():

@@ -135,8 +135,11 @@ class Goal:
         return percent(value) if self.than == "copy" else ratio(value)
 
 
-def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
-    """The table of all goals as Markdown; `found` returns the run and the results of a goal's cases."""
+def goals_markdown(goals: Iterable[Goal], found: Found, more: tuple[Sequence[str], Sequence[str]] = ((), ())) -> str:
+    """The table of all goals as Markdown; `found` returns the run and the results of a goal's cases.
+
+    `more` holds finished lines, of goals for sheets, and where these were measured.
+    """
     lines, runs = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)], []
     for goal in goals:
         reached: dict[str, float] = {}
@@ -154,6 +157,7 @@ def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
         good = value <= goal.wanted if goal.than == "time" else value >= goal.wanted
         verdict = goal.shown(value) if good else f"**{goal.shown(value)}, missed**"
         lines.append(markdown_line((words, goal.shown(goal.wanted), verdict, escaped(place))))
+    lines, runs = [*lines, *more[0]], [*runs, *more[1]]
     return "\n".join([*lines, "", GOALS, "", f"Measured: {'; '.join(dict.fromkeys(runs))}."]) + "\n"
 
 

@@ -1,6 +1,7 @@
 """Tables of sheets: host cost of calls, first calls, choices, errors of layers, examples.
 
-Above each table, a sentence compares the figures with the goal. Tables of models are in `model_tables`.
+Above each table, a sentence compares the figures with the goal. Tables of models are in `model_tables`, those of large
+images in `large_tables`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from convforge.benchmark.digests import current_digest
 from convforge.benchmark.formats import error, milliseconds, percent, ratio, some, three
+from convforge.benchmark.large_tables import large_table, newest_cases
 from convforge.benchmark.model_tables import models_table, networks_table, newest_networks
 from convforge.benchmark.sheets import Sheet
 from convforge.benchmark.table import Cell, Table, markdown, table
@@ -57,7 +59,7 @@ Shown = tuple[str, Table, str]
 def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = ()) -> str:
     """Markdown of each device's newest complete sheet of a kind, else of its longest; or the command that measures one.
 
-    For networks, it has the newest row of each network from all sheets of a device.
+    For networks and large images, it has the newest rows of each network or image from all sheets of a device.
     """
     able = [s for s in sheets if s.kind == kind and s.rows and (not devices or s.device in devices)]
     if not able:
@@ -66,7 +68,8 @@ def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = 
     for device in sorted({sheet.device for sheet in able}):
         own = sorted((sheet for sheet in able if sheet.device == device), key=lambda sheet: sheet.started)
         sheet = max(own, key=lambda s: (s.complete, 0 if s.complete else len(s.rows), s.started))
-        shown, used = newest_networks(own) if kind == "networks" else (sheet, [sheet])
+        newest = _NEWEST.get(kind)
+        shown, used = newest(own) if newest else (sheet, [sheet])
         sentence, found, legend = _TABLES[kind](shown)
         parts.append(f"{sentence}\n\n{markdown([sheet.as_run() for sheet in used], [found], legend)}")
     return "\n".join(parts)
@@ -220,5 +223,7 @@ def examples_table(sheet: Sheet) -> Shown:
 
 _TABLES: dict[str, Callable[[Sheet], Shown]] = {
     "host": host_table, "first": first_table, "choices": choices_table, "models": models_table,
-    "networks": networks_table, "errors": errors_table, "examples": examples_table,
+    "networks": networks_table, "errors": errors_table, "examples": examples_table, "large": large_table,
 }  # fmt: skip
+# Kinds whose tables take rows from several sheets.
+_NEWEST = {"networks": newest_networks, "large": newest_cases}

@@ -19,7 +19,7 @@ from convforge.benchmark.store import begin_header, new_file
 from convforge.timing import device_slug
 
 SCHEMA = 1
-KINDS = ("host", "first", "choices", "models", "networks", "errors", "examples")
+KINDS = ("host", "first", "choices", "models", "networks", "errors", "examples", "large")
 
 
 @dataclass(slots=True)

@@ -274,12 +274,12 @@ def test_recognised_by_content(tmp_path: Path, name: str) -> None:
 def test_many_pages_take_little_memory(tmp_path: Path) -> None:
     import tracemalloc
 
-    array = np.zeros((50_000, 16, 16), np.uint8)
+    array = np.zeros((20_000, 16, 16), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", array, compression="zlib", metadata={"axes": "TYX"}, photometric="minisblack")
     tracemalloc.start()
     reader = open_windows(tmp_path / "a.tif")
-    reader.read((slice(49_999, 50_000), slice(0, 16), slice(0, 16)))
+    reader.read((slice(19_999, 20_000), slice(0, 16), slice(0, 16)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert reader.layout.axes == "TYX"
-    assert peak < 30e6
+    assert peak < 15e6

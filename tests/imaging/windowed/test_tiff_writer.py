@@ -87,6 +87,22 @@ def test_a_compression_that_cannot_hold_the_result(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "b.tif"), whole(source))
 
 
+@pytest.mark.parametrize("subsampling", [(1, 1), (2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize("grid", [{"tile": (48, 80)}, {"rowsperstrip": 32}, {"rowsperstrip": 70}])
+def test_jpeg_with_fewer_samples_of_colour(tmp_path: Path, subsampling: Any, grid: dict[str, Any]) -> None:
+    ramp = np.add.outer(np.arange(70), np.arange(100)).astype(np.uint8)
+    if "tile" in grid and subsampling == (4, 1):
+        grid = {"tile": (64, 96)}
+    options: dict[str, Any] = {"compression": "jpeg", "subsampling": subsampling, **grid}
+    kept(tmp_path / "a.tif", np.stack([ramp, ramp[::-1], ramp], -1), "contig", **options)
+    source, _, back = copied(tmp_path / "a.tif", tmp_path / "b.tif")
+    with tifffile.TiffFile(tmp_path / "b.tif") as file:
+        assert file.pages.first.aspage().subsampling == subsampling
+    assert storage(tmp_path / "b.tif") == storage(tmp_path / "a.tif")
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "b.tif"), back)
+    assert np.abs(back.astype(int) - whole(source)).mean() < 2
+
+
 @pytest.mark.parametrize("name", ["pyvips", "PIL", "cv2"])
 def test_other_readers_agree(tmp_path: Path, name: str) -> None:
     reader = pytest.importorskip({"PIL": "PIL.Image"}.get(name, name))
@@ -265,6 +281,16 @@ def test_imagej_with_fewer_pages_is_described_anew(tmp_path: Path) -> None:
     with tifffile.TiffFile(incomplete(tmp_path / "b.tif")) as file:
         assert not file.is_imagej
     assert "ImageJ's description" in module.FORMAT.lost(source, layout)
+
+
+def test_descriptions_of_later_pages_are_named_as_lost(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        for text in ("one", "two"):
+            writer.write(noise(20, 30), description=text, **PLAIN)
+    source, layout, _ = copied(tmp_path / "a.tif", tmp_path / "b.tif")
+    assert module.FORMAT.lost(source, layout) == ("ImageDescription of the pages behind the first",)
+    with tifffile.TiffFile(tmp_path / "b.tif") as file:
+        assert file.pages.first.description == "one"
 
 
 def test_windows_from_several_threads(tmp_path: Path) -> None:

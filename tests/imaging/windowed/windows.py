@@ -51,7 +51,7 @@ def layout_for(source: WindowReader, target: Path, axes: str = "", **changed: An
     result = replace(result, levels=layout.levels, spacing=layout.spacing, channels=layout.channels, alpha=layout.alpha)
     kind = format_of(target)
     assert kind is not None
-    return kind.arranged(replace(result, **changed))
+    return kind.arranged(replace(result, **changed), target, source)
 
 
 def begun(source: WindowReader, target: Path, layout: Layout) -> WindowWriter:

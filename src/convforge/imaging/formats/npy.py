@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,8 +25,9 @@ from convforge.imaging.image import (
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read an image from a .npy file; the header is checked before memory is allocated for pixels."""
     with path.open("rb") as file:
-        shape, dtype = read_header(path, file)
-        stored = path.stat().st_size - file.tell()
+        shape, by_columns, dtype = read_header(path, file)
+        start = file.tell()
+        stored = path.stat().st_size - start
     if not is_sample_dtype(dtype) and dtype.kind != "b":
         raise ImageError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
     if len(shape) < 2:
@@ -42,7 +44,8 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         )
     pages = math.prod(sizes[letter] for letter in known.pages)
     check_size(path, sizes["Y"], sizes["X"], bands=sizes.get(known.bands, 1), pages=pages, max_pixels=max_pixels)
-    pixels: Array = np.load(path, allow_pickle=False)
+    pixels: Array = np.fromfile(path, dtype, math.prod(shape), offset=start)
+    pixels = pixels.reshape(shape[::-1]).T if by_columns else pixels.reshape(shape)
     if dtype.kind == "b":  # becomes black and white, as in a 1-bit PNG or TIFF
         pixels = pixels.astype(np.uint8) * np.uint8(255)
     image = image_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
@@ -52,18 +55,23 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 def header(path: Path) -> tuple[tuple[int, ...], str]:
     """Return the shape and the element type."""
     with path.open("rb") as file:
-        shape, dtype = read_header(path, file)
+        shape, _, dtype = read_header(path, file)
     return shape, dtype.str
 
 
-def read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read the shape and the element type, up to the first element of the file."""
+# CPython 3.11 raises "AST constructor recursion depth mismatch" where several threads parse literals.
+_PARSING = threading.Lock()
+
+
+def read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the shape, True for Fortran's order, and the element type, up to the first element of the file."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):  # version 3 is for field names, which images do not have
         raise ImageError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
     parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
-        shape, _, dtype = parse(file)
+        with _PARSING:
+            shape, by_columns, dtype = parse(file)
     except ValueError as fault:
         if "dtype descriptor" not in str(fault):
             raise
@@ -71,7 +79,7 @@ def read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[A
         raise ImageError(
             f"{path}: samples are {unknown}, which NumPy does not know; convert the array to {SAMPLE_DTYPES} first"
         ) from fault
-    return shape, dtype
+    return shape, by_columns, dtype
 
 
 def write(file: BinaryIO, image: Image) -> None:

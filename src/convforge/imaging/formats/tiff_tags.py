@@ -45,7 +45,7 @@ def metadata_of(
     description, left = _description(file, first, len(pages), series, axes)
     of_page = metadata_of_page(file, first, premultiplied=premultiplied)
     return replace(
-        of_page, description=description, left=(*left, *of_page.left, *_further_pages(file, pages)),
+        of_page, description=description, left=(*left, *of_page.left, *further_pages(file, pages)),
         storage=tuple(_storage(file, every, pages)),
     )  # fmt: skip
 
@@ -189,7 +189,7 @@ def _description(
     return text, []
 
 
-def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
+def further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
     """List the tags in which later pages differ from the first."""
     if file.is_ome or file.is_shaped:
         return []

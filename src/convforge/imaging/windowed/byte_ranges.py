@@ -38,7 +38,7 @@ class LocalBytes:
     """An open file on a local disk; its size may grow."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
-        self.path = path
+        self.path, self._file = path, -1
         flags = (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         try:
             self._file = os.open(path, flags)

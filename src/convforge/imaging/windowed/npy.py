@@ -10,7 +10,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,13 +23,14 @@ class NpyReader:
     """A `.npy` file; bool samples become 0 and 255, as in `read_image`."""
 
     def __init__(self, path: Path) -> None:
-        shape, dtype, start = _header(path)
+        shape, self._by_columns, dtype, self._start = _header(path)
         if not is_sample_dtype(dtype) and dtype.kind != "b":
             raise ImageError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
         self.path, self.attributes = path, dict[str, Any]()
         self._stored = dtype
+        self._opened = self.fingerprint()
         self.layout = Layout(shape, np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("="))
-        needed, held = start + self.layout.nbytes, path.stat().st_size
+        needed, held = self._start + self.layout.nbytes, path.stat().st_size
         if needed > held:
             raise ImageError(
                 f"{path}: truncated, shape {shape} of {dtype} needs {needed} bytes and the file holds {held}; "
@@ -37,18 +38,23 @@ class NpyReader:
             )
 
     def read(self, region: Region) -> Array:
+        out = np.empty([part.stop - part.start for part in region], self.layout.dtype)
+        self.read_into(region, out)
+        return out
+
+    def read_into(self, region: Region, out: Array) -> None:
+        """Read a window into an array of its shape and type."""
+        order: Literal["F", "C"] = "F" if self._by_columns else "C"
         try:
-            mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
-            if mapped.shape != self.layout.shape or mapped.dtype != self._stored:
-                raise ImageError(f"{self.path}: was replaced while it was read; do not change it meanwhile")
-            window = np.array(mapped[region], self._stored.newbyteorder("="), order="C")
+            if self.fingerprint() != self._opened:
+                raise ImageError(f"{self.path}: was changed while it was read; do not change it meanwhile")
+            mapped = np.memmap(self.path, self._stored, "r", self._start, self.layout.shape, order)
+            if self._stored.kind == "b":
+                np.multiply(mapped[region], np.uint8(255), out=out)
+            else:
+                out[...] = mapped[region]
         except OSError as error:
             raise ImageError(f"{self.path}: cannot be read ({error.strerror or error})") from error
-        except ImageError:
-            raise
-        except Exception as error:
-            raise ImageError(f"{self.path}: truncated or damaged .npy ({error})") from error
-        return window.astype(np.uint8) * np.uint8(255) if window.dtype.kind == "b" else window
 
     def fingerprint(self) -> str:
         facts = self.path.stat()
@@ -59,7 +65,7 @@ class NpyWriter:
     """A `.npy` file of a fixed size, whose windows are written at their offsets."""
 
     def __init__(self, path: Path) -> None:
-        shape, dtype, self._start = _header(path)
+        shape, _, dtype, self._start = _header(path)
         self._path = path
         self.layout = Layout(shape, dtype)
         self.levels: tuple[WindowWriter, ...] = ()
@@ -115,8 +121,8 @@ def create(place: Place, layout: Layout, source: WindowReader) -> NpyWriter:
     return NpyWriter(path)
 
 
-def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Return shape, element type and the offset of the first element."""
+def _header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, True for Fortran's order, element type and the offset of the first element."""
     try:
         with path.open("rb") as file:
             return *read_header(path, file), file.tell()

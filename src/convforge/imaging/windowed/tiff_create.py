@@ -143,7 +143,10 @@ def metadata_of(layout: Layout, source: WindowReader) -> Metadata:
         return Metadata() if (found := _resolution(layout)) is None else Metadata(found, "centimeter")
     x = layout.axes.index("X")
     premultiplied = ASSOCIATED in source.first.extrasamples
-    metadata = tiff_tags.metadata_of_page(source.file, source.first, premultiplied=premultiplied)
+    if source.file.is_ndpi:  # whose tags have positions of a form of their own
+        metadata = Metadata(*tiff_tags.resolution_of(source.first), left=("the scanner's tags",))
+    else:
+        metadata = tiff_tags.metadata_of_page(source.file, source.first, premultiplied=premultiplied)
     grid = source.segments.grid
     step_y, step_x = round(grid.height / layout.shape[x - 1]), round(grid.width / layout.shape[x])
     if (step_y, step_x) != (1, 1):
@@ -218,6 +221,8 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
         return (*found, "the scanner's description")
     if source.file.is_imagej and re.search(r"^(min|max)=", source.first.description, re.MULTILINE):
         found += ("range that ImageJ shows",)
+    if source.plane_count > 1 and len(source.file.pages) > 1:
+        found += tuple(tiff_tags.further_pages(source.file, [source.file.pages[page].aspage() for page in (0, 1)]))
     changed = source.file.is_imagej and dict(source.series.pages) != _pages(layout)
     return found + (("ImageJ's description",) if changed else ())
 

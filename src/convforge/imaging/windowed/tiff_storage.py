@@ -175,7 +175,7 @@ def storage_of(layout: Layout, source: WindowReader, name: str = "") -> Storage:
     known = source if isinstance(source, TiffReader) else None
     plain = layout.chunks is None
     tiled = not plain and shards["Y"] % 16 == 0 and shards["X"] % 16 == 0
-    if known is not None and not known.segments.grid.tiled and shards["X"] >= sizes["X"]:
+    if known is not None and not known.is_slide and not known.segments.grid.tiled and shards["X"] >= sizes["X"]:
         tiled = False
     rows = min(shards["Y"], sizes["Y"])
     if plain and known is not None:
@@ -186,7 +186,7 @@ def storage_of(layout: Layout, source: WindowReader, name: str = "") -> Storage:
         (shards["Y"], shards["X"]) if tiled else None, min(rows, sizes["Y"]), NONE, 1,
         known.tiff.form.order if known is not None else "<", _is_big(layout, known, name), rgb, extra,
     )  # fmt: skip
-    return storage if plain else _compressed(storage, known)
+    return storage if plain else _compressed(storage, known, one_strip=not tiled and rows >= sizes["Y"])
 
 
 def _is_big(layout: Layout, known: TiffReader | None, name: str) -> bool:
@@ -194,11 +194,12 @@ def _is_big(layout: Layout, known: TiffReader | None, name: str) -> bool:
     if PurePath(name).suffix.lower() in BIG_SUFFIXES or (known is not None and (known.tiff.is_big or known.is_slide)):
         return True
     total, form = 0, PageForm.of(layout.axes)
+    profile = 0 if known is None else len(known.first.iccprofile or b"")  # every page has it
     for shape in (layout.shape, *layout.levels):
         nbytes = replace(layout, shape=shape).nbytes
         pages = int(np.prod(form.page_sizes(shape), dtype=object))
         segment = int(np.prod(layout.shards or shape, dtype=object)) * layout.dtype.itemsize
-        total += nbytes + 16 * (-(-nbytes // segment)) + 2**12 * pages
+        total += nbytes + 16 * (-(-nbytes // segment)) + (2**12 + profile) * pages
     return total > tiff_tags.BIG
 
 
@@ -219,7 +220,7 @@ def _colours(layout: Layout, samples: int, known: TiffReader | None) -> tuple[bo
     return rgb, tuple(extra)
 
 
-def _compressed(storage: Storage, known: TiffReader | None) -> Storage:
+def _compressed(storage: Storage, known: TiffReader | None, *, one_strip: bool) -> Storage:
     """Return the storage with the source's compression if it can be written, else with Deflate."""
     kind = storage.dtype.kind
     deflate = replace(storage, compression=DEFLATE, predictor=_predictor(storage, HORIZONTAL if kind in "iu" else 1))
@@ -233,7 +234,9 @@ def _compressed(storage: Storage, known: TiffReader | None) -> Storage:
         arguments = {"level": JPEG_QUALITY}
         if storage.rgb and not storage.planar:
             ycc = int(known.first.photometric) == YCBCR
-            subsampling = tuple(known.first.subsampling or (1, 1)) if ycc else (1, 1)
+            subsampling = _subsampling(storage, known.first.subsampling if ycc else None, one_strip=one_strip)
+            if subsampling is None:
+                return deflate
             colours = {"colorspace": "RGB", "outcolorspace": "YCBCR" if ycc else "RGB"}
             arguments |= {"subsampling": subsampling, **colours}
     wanted = replace(
@@ -241,6 +244,16 @@ def _compressed(storage: Storage, known: TiffReader | None) -> Storage:
         predictor=_predictor(storage, int(known.first.predictor)),
     )  # fmt: skip
     return wanted if _can_encode(wanted) else deflate
+
+
+def _subsampling(storage: Storage, wanted: Any, *, one_strip: bool) -> tuple[int, int] | None:
+    """Return the source's subsampling of colours, or none of it, as the strips or tiles allow; None if none fits."""
+    for across, down in (tuple(wanted or (1, 1)), (1, 1)):
+        side = 8 * max(across, down)
+        fits = one_strip or all(length % side == 0 for length in storage.tile or (storage.rows,))
+        if fits and (across, down) in {(1, 1), (2, 1), (2, 2), (4, 1)}:  # those that tifffile writes
+            return across, down
+    return None
 
 
 def _predictor(storage: Storage, predictor: int) -> int:
