@@ -121,6 +121,27 @@ def test_metadata_follow_dropped_axes(tmp_path: Path) -> None:
     assert FORMAT.lost(open_windows(source), layout) == ("settings of the channels (omero)",)
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_metadata_follow_a_selection(tmp_path: Path, version: str) -> None:
+    """A part of the image, of every second channel, with a stride of 2 along the rows."""
+    levels = [level[[0, 1, 0]] for level in LEVELS]
+    channels = {"channels": [{**OMERO["channels"][0], "label": name} for name in "abc"], "rdefs": {"model": "color"}}
+    source = ome_zarr(tmp_path / "a.zarr", levels, "cyx", version=version, omero=channels)
+    layout = layout_of(
+        (2, 9, 20), "CYX", levels=((2, 5, 10), (2, 3, 5)), channels=("a", "c"), chunks=(1, 16, 16), shards=(1, 16, 16),
+        origin=(0, 4, 10), steps=(2, 2, 1),
+    )  # fmt: skip
+    multiscale = checked(result_of(source, tmp_path / "b.zarr", layout))
+    assert scales(multiscale) == [[2, 1, 0.5], [2, 2, 1], [2, 4, 2]]
+    shifts = [level["coordinateTransformations"][1]["translation"] for level in multiscale["datasets"]]
+    assert shifts == [[7, 9, 12], [7, 9.5, 12.25], [7, 10.5, 12.75]]
+    reader = open_windows(tmp_path / "b.zarr")
+    assert reader.layout.channels == ("a", "c")
+    assert FORMAT.lost(open_windows(source), layout) == ()
+    lost = FORMAT.lost(open_windows(source), replace(layout, channels=()))
+    assert lost == ("settings of the channels (omero)",)
+
+
 def test_labels_and_other_members_are_named_as_lost(tmp_path: Path) -> None:
     source = ome_zarr(tmp_path / "a.zarr", LEVELS, "cyx", group={"image-label": {}})
     group(source / "labels", 3, {"ome": {"labels": ["nuclei"]}})
@@ -227,6 +248,7 @@ def test_a_plain_target_has_neither_levels_nor_spacing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())["node_type"] == "array"
     lost = FORMAT.lost(source, layout)
     assert lost == ("reduced copies (the pyramid)", "spacing", "names of channels")
+    assert FORMAT.lost(source, replace(layout, alpha=True))[-2] == "the role of the last band as opacity"
 
 
 def test_axes_that_ome_zarr_lacks_are_refused(tmp_path: Path) -> None:

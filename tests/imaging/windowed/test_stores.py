@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.imaging.pipeline.large import RANDOM, kept, zarr_array
+from tests.imaging.pipeline.large import RANDOM, kept, recipe, zarr_array
 from tests.imaging.windowed.gcs import Gcs
 from tests.imaging.windowed.ome import filled, layout_of, ome_zarr, zarr_level
 
+import convforge
 from convforge.imaging.image import ImageError
+from convforge.imaging.pipeline import large_plan
+from convforge.imaging.pipeline.large import LargeFilter
 from convforge.imaging.windowed import Url, WindowReader, WindowWriter, format_of, open_windows
 from convforge.imaging.windowed.zarr import FORMAT, stores
 
@@ -169,6 +172,39 @@ def test_a_store_that_goes_away_and_comes_back(s3: S3, tmp_path: Path, version: 
     for path in filter(Path.is_file, (tmp_path / "b.ome.zarr").rglob("*z*")):
         key = f"b.ome.zarr/{path.relative_to(tmp_path / 'b.ome.zarr').as_posix()}"
         assert s3.client.get_object(Bucket=BUCKET, Key=key)["Body"].read() == path.read_bytes()
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_a_filter_from_bucket_to_bucket_is_resumed(
+    s3: S3, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server stops after three units. The same run then does the rest, with the bits of the whole image."""
+    monkeypatch.setattr(large_plan, "cache_root", lambda: tmp_path / "cache")  # of the journal
+    image = RANDOM.integers(0, 65536, (200, 30), dtype=np.uint16)
+    ome_zarr(tmp_path / "a.ome.zarr", [image, image[::2, ::2]], "yx", version=version)
+    source, target = s3.upload(tmp_path / "a.ome.zarr", "a.ome.zarr"), Url(f"s3://{BUCKET}/b.ome.zarr")
+    run = LargeFilter(source, target, recipe("laplacian"), memory=12_000, workers=2)
+
+    def stop(done: int, total: int, rate: str) -> None:
+        if done == 3:
+            s3.stop()
+
+    with pytest.raises(ImageError, match=r"(a|b)\.ome\.zarr"):
+        run(stop)
+    s3.start()
+    with pytest.raises(ImageError, match=r"b\.ome\.zarr: holds no zarr.json"):
+        open_windows(target)
+    run = LargeFilter(source, target, recipe("laplacian"), memory=12_000, workers=2)
+    assert len(run.finished()) >= 3
+    outcome = run()
+    assert (outcome.resumed >= 3, outcome.units > 0) == (True, True)
+    result = open_windows(target)
+    wanted = convforge.filter(image, "laplacian")
+    np.testing.assert_array_equal(result.read((slice(0, 200), slice(0, 30))), wanted)
+    assert result.layout.levels == ((100, 15),)
+    assert open_windows(Url(f"{target}/1")).read((slice(0, 100), slice(0, 15))).any()
+    with pytest.raises(ImageError, match="exists; remove it first"):
+        LargeFilter(source, target, recipe("laplacian"))()
 
 
 def test_npy_becomes_ome_zarr_in_a_bucket(s3: S3, tmp_path: Path) -> None:

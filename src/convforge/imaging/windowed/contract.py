@@ -83,6 +83,8 @@ class Layout:
     spacing: tuple[float | None, ...] = ()  # distance of the samples along each axis in micrometres; () is unknown
     channels: tuple[str, ...] = ()  # names of the channels; () is unknown
     alpha: bool = False  # the last band is opacity, which no filter changes
+    origin: tuple[int, ...] = ()  # of a result: index of its first sample in the source, along each axis; () is 0
+    steps: tuple[int, ...] = ()  # of a result: distance of its samples in samples of the source; () is unknown
 
     @property
     def nbytes(self) -> int:

@@ -78,6 +78,14 @@ def result_layout(
         spacing=tuple(spacing[at] for at in kept) if spacing else (),
         channels=source.channels if result.get("C") == sizes.get("C") else (), alpha=source.alpha,
     )  # fmt: skip
+    origin = dict(zip(letters, source.origin or (0,) * len(letters), strict=True))
+    apart = dict(zip(letters, source.steps or (1,) * len(letters), strict=True))
+    for letter, step, wanted in (("Y", step_y, rows), ("X", step_x, columns)):
+        origin[letter] += wanted.start * step * apart[letter]
+        apart[letter] *= step
+    layout = replace(
+        layout, origin=tuple(origin[letters[at]] for at in kept), steps=tuple(apart[letters[at]] for at in kept)
+    )
     before = [tuple(shape[at] for at in kept) for shape in (source.shape, *source.levels)]
     return replace(layout, levels=_levels(layout, before))
 
@@ -91,7 +99,9 @@ def _levels(layout: Layout, source: Sequence[tuple[int, ...]]) -> tuple[tuple[in
             halves = [2 if letter in "YX" else 1 for letter in layout.axes]
             shapes.append(tuple(-(-size // by) for size, by in zip(shapes[-1], halves, strict=True)))
             continue
-        cut = [had // by == has and had % by for had, has, by in zip(larger, smaller, factors, strict=True)]  # else rounded up
+        cut = [
+            had // by == has and had % by for had, has, by in zip(larger, smaller, factors, strict=True)
+        ]  # else rounded up
         sizes = zip(shapes[-1], factors, cut, strict=True)
         shapes.append(tuple(max(size // by, 1) if down else -(-size // by) for size, by, down in sizes))
     return tuple(shapes[1:])

@@ -127,6 +127,8 @@ class Selected:
             levels=tuple(levels),
             spacing=kept(spacing),
             channels=names,
+            origin=kept([indices[0] for indices in self._indices]),
+            steps=kept(steps),
         )
 
 

@@ -30,10 +30,10 @@ from convforge.imaging.windowed.zarr.ome import section
 from convforge.imaging.windowed.zarr.ome_result import (
     attributes_of_result,
     halved,
-    keeps_channels,
     kept_axes,
     new_attributes,
     new_axes,
+    omero_of_result,
     order_of,
 )
 from convforge.imaging.windowed.zarr.reader import ZarrReader, is_own, is_zarr, others_in
@@ -193,6 +193,7 @@ def _permuted(layout: Layout, order: tuple[int, ...]) -> Layout:
     return replace(
         layout, shape=turned(layout.shape), axes="".join(turned(layout.axes)), chunks=turned(layout.chunks),
         shards=turned(layout.shards), levels=tuple(map(turned, layout.levels)), spacing=turned(layout.spacing),
+        origin=turned(layout.origin), steps=turned(layout.steps),
     )  # fmt: skip
 
 
@@ -230,12 +231,13 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
         "attributes": source.attributes and layout.shape != before.shape,
         "reduced copies (the pyramid)": before.levels and not layout.levels,
         "spacing": any(before.spacing) and not any(layout.spacing) and image is None,
+        "the role of the last band as opacity": layout.alpha,
         "names of channels": before.channels and not layout.channels and image is None,
     }
     found = [name for name, is_lost in parts.items() if is_lost]
     if not isinstance(source, ZarrReader) or image is None:
         return tuple(found)
-    if image.omero and not keeps_channels(image, source.layout, layout):
+    if image.omero and omero_of_result(image, source.layout, layout) is None:
         found.append("settings of the channels (omero)")
     found += ["the role as labels (image-label)"] if "image-label" in section(source.node.attributes) else []
     return (*found, *others_in(source.node, image))

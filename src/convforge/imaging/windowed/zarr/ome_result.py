@@ -45,6 +45,7 @@ def order_of(path: Place, layout: Layout) -> tuple[int, ...]:
 
     Examples
     --------
+    >>> from pathlib import Path
     >>> order_of(Path("a.ome.zarr"), Layout((8, 9, 3), np.dtype(np.uint8), "YXS"))
     (2, 0, 1)
     """
@@ -91,13 +92,17 @@ def factor(size: int, reduced: int) -> float:
     return float(down) if down and size // down == reduced else size / reduced
 
 
-def keeps_channels(image: OmeImage, source: Layout, layout: Layout) -> bool:
-    """True if the result has the channels of its source."""
-    kept = kept_axes(source, layout)
-    if "C" not in image.letters:
-        return True
-    at = image.letters.index("C")
-    return kept is not None and at in kept and layout.shape[kept.index(at)] == source.shape[at]
+def omero_of_result(image: OmeImage, source: Layout, layout: Layout) -> dict[str, Any] | None:
+    """Return the settings of the result's channels: all of its source's, or those of the names in its layout."""
+    if image.omero is None:
+        return None
+    kept, at = kept_axes(source, layout), image.letters.find("C")
+    if at < 0 or (kept is not None and at in kept and layout.shape[kept.index(at)] == source.shape[at]):
+        return dict(image.omero)
+    known = dict(zip(image.channels, image.omero["channels"], strict=True)) if image.channels else {}
+    if not layout.channels or len(known) < len(image.channels) or not set(layout.channels) <= set(known):
+        return None
+    return {**image.omero, "channels": [known[name] for name in layout.channels]}
 
 
 def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths: Sequence[str]) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths:
         axes, own = [dict(image.axes[at]) for at in kept], image.levels[0].scale or (1.0,) * len(image.axes)
         strides = _strides(source, layout, kept)
         scale = tuple(own[at] * stride for at, stride in zip(kept, strides, strict=True))
-        translations = _translations(image, own, kept, strides)
+        translations = _translations(image, own, kept, strides, layout.origin)
         if parts := [(kind, getattr(image.whole, kind)) for kind in ("scale", "translation")]:
             whole = [{"type": kind, kind: [found[at] for at in kept]} for kind, found in parts if found]
             multiscale |= {"coordinateTransformations": whole} if whole else {}
@@ -133,8 +138,7 @@ def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths:
     elif version >= "0.4":
         multiscale["axes"] = axes
     multiscale["datasets"] = _datasets(paths, scale, translations, layout, bare=version < "0.4")
-    omero = image.omero if image.omero is not None and keeps_channels(image, source, layout) else None
-    return _attributes(version, multiscale, omero, nested=image.nested)
+    return _attributes(version, multiscale, omero_of_result(image, source, layout), nested=image.nested)
 
 
 def new_attributes(name: str, source: Layout, layout: Layout, paths: Sequence[str]) -> dict[str, Any]:
@@ -157,7 +161,7 @@ def new_axes(layout: Layout) -> list[dict[str, Any]]:
 def _omero(source: Layout, layout: Layout) -> dict[str, Any] | None:
     """Return the channels' names with what must come with them: a colour, and the range of values to show."""
     bands = Axes(layout.axes).bands
-    if not bands or len(layout.channels) != layout.shape[layout.axes.index(bands)]:
+    if len(layout.channels) != (layout.shape[layout.axes.index(bands)] if bands else 1):
         return None
     ranged = next((kind for kind in (layout.dtype, source.dtype) if kind.kind in "iu"), None)
     low, high = (0, 1) if ranged is None else (int(np.iinfo(ranged).min), int(np.iinfo(ranged).max))
@@ -172,35 +176,37 @@ def _omero(source: Layout, layout: Layout) -> dict[str, Any] | None:
 
 def _strides(source: Layout, layout: Layout, kept: tuple[int, ...]) -> list[float]:
     """Return by how much the samples of the result are farther apart than the source's, along each axis."""
+    if layout.steps:
+        return [float(step) for step in layout.steps]
     strides = []
     for at, origin in enumerate(kept):
         before = source.spacing[origin] if source.spacing else None
         after = layout.spacing[at] if layout.spacing else None
-        stride = after / before if before and after else factor(source.shape[origin], layout.shape[at])
+        guess = factor(source.shape[origin], layout.shape[at]) if layout.axes[at : at + 1] in ("Y", "X") else 1.0
+        stride = after / before if before and after else guess
         whole = round(stride)
         strides.append(float(whole) if abs(stride - whole) < 1e-6 else stride)
     return strides
 
 
 def _translations(
-    image: OmeImage, own: tuple[float, ...], kept: tuple[int, ...], strides: list[float]
+    image: OmeImage, own: tuple[float, ...], kept: tuple[int, ...], strides: list[float], origin: tuple[int, ...]
 ) -> list[list[float]] | None:
-    """Return the position of the first sample of each level, None if the source gives none.
+    """Return the position of the first sample of each level; None if it is 0 in the source and in the result.
 
-    That of level 0 stays. Those of the others are displaced by as many samples of level 0 as in the source, where some
-    writers name the centre of the first samples that were averaged, and others do not.
+    That of level 0 is that of the source's sample. Those of the others are displaced by as many samples of level 0 as
+    in the source, where some writers name the centre of the first samples that were averaged, and others do not.
     """
-    if not any(level.translation for level in image.levels):
+    if not any(level.translation for level in image.levels) and not any(origin):
         return None
     none = (0.0,) * len(own)
     first = image.levels[0].translation or none
-    return [
-        [
-            first[at] + ((level.translation or none)[at] - first[at]) * step
-            for at, step in zip(kept, strides, strict=True)
-        ]
-        for level in image.levels
-    ]
+    begins = [first[at] + own[at] * index for at, index in zip(kept, origin or (0,) * len(kept), strict=True)]
+    found = []
+    for level in image.levels:
+        shifts = [(level.translation or none)[at] - first[at] for at in kept]
+        found.append([begin + shift * step for begin, shift, step in zip(begins, shifts, strides, strict=True)])
+    return found
 
 
 def _datasets(
