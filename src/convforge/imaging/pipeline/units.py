@@ -159,7 +159,7 @@ class Window:
         return np.ascontiguousarray(Axes(self.letters).stack(array))
 
     def is_direct(self) -> bool:
-        """True if :meth:`fill` can read it: its axes are those of a stack, and the border repeats pixels of its inside."""
+        """True if :meth:`fill` can read it: its axes are those of a stack, and the border repeats its inside."""
         axes = Axes(self.letters)
         return self.letters == f"{axes.pages}YX{axes.bands}" and all(
             not (rest := indices[indices >= 0]).size or indices[first] <= rest.min() <= rest.max() <= indices[last - 1]
