@@ -126,6 +126,7 @@ class Pass:
     def settle(self) -> None:
         """Set what follows from the division."""
         limits = self.limits
+        self._plans: dict[tuple[tuple[int, ...], str], Plan] = {}
         self.plan = self._plan_of(self.division, self._unit_shape(self.division), limits.devices[0])
         self.buffer_bytes, beside = self._bytes_of_unit(self.division)
         self.unit_bytes = self.buffer_bytes + beside
@@ -175,7 +176,9 @@ class Pass:
         """Filter a unit on a lane of a device; its input goes back to the ring."""
         division, depth = self.division, self.division.depth
         stack, config = loaded.stack, self.plan.config
-        plan = self._plan_of(division, stack.shape, device, config)
+        plan = self._plans.get((stack.shape, device))
+        if plan is None:
+            plan = self._plans[stack.shape, device] = self._plan_of(division, stack.shape, device, config)
         out = ring.take(plan.problem.out_shape, plan.problem.out_dtype)
         sums = convolver.run(lane, plan, stack, self.weights[: plan.problem.k], out).sums
         ring.give(stack)

@@ -33,6 +33,47 @@ class Side(NamedTuple):
     after: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a window reads along one axis: positions from `first` to before `last`; those outside are the border's."""
+
+    first: int
+    last: int
+    size: int  # of the image
+    mode: str  # of the border
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first
+
+    @property
+    def is_inside(self) -> bool:
+        return self.first >= 0 and self.last <= self.size
+
+    @property
+    def inside(self) -> slice:
+        """The image's pixels among them."""
+        return slice(max(self.first, 0), min(self.last, self.size))
+
+    @property
+    def run(self) -> slice:
+        """Where these pixels are in the window."""
+        return slice(self.inside.start - self.first, self.inside.stop - self.first)
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """The image index of every position; -1 is outside."""
+        return indices_between(self.size, self.first, self.last, self.mode)
+
+    @property
+    def is_direct(self) -> bool:
+        """True if the border repeats pixels that the window has, or has none."""
+        if self.is_inside:
+            return True
+        known = self.indices[self.indices >= 0]
+        return bool(self.inside.start <= known.min() and known.max() < self.inside.stop)
+
+
 @dataclass(frozen=True)
 class Division:
     """The division of a filter's result into units of one shape; those at the end of an axis may be smaller.
@@ -85,7 +126,7 @@ class Division:
         return Window(
             self.letters_in,
             {letter: wanted.get(letter, slice(0, size)) for letter, size in sizes.items()},
-            {letter: self._read(letter, wanted[letter]) for letter in self.sides},
+            {letter: self._reach(letter, wanted[letter]) for letter in self.sides},
         )
 
     def _wanted(self, region: Region) -> dict[str, slice]:
@@ -100,12 +141,13 @@ class Division:
             wanted.pop(bands, None)
         return wanted
 
-    def _read(self, letter: str, part: slice) -> NDArray[np.int64]:
-        """Return the image index of every row, column or plane that a window reads; -1 is outside."""
+    def _reach(self, letter: str, part: slice) -> Reach:
+        """Return the rows, columns or planes that a window of the result reads."""
         side = self.sides[letter]
-        first = dict(zip("YX", self.origin, strict=True)).get(letter, 0)
-        begin, end = (first + part.start) * side.step, (first + part.stop - 1) * side.step + side.taps
-        return indices_between(side.size, begin - side.before, end - side.before, self.problem.padding_mode)
+        begin = dict(zip("YX", self.origin, strict=True)).get(letter, 0)
+        first = (begin + part.start) * side.step - side.before
+        last = (begin + part.stop - 1) * side.step - side.before + side.taps
+        return Reach(first, last, side.size, self.problem.padding_mode)
 
     def problem_of(self, stack: tuple[int, ...]) -> Conv2dProblem:
         """Return the problem of a unit whose input, with the border's pixels, is a stack of this shape."""
@@ -147,49 +189,45 @@ class Division:
 
 @dataclass(frozen=True)
 class Window:
-    """The input of a unit: a region of the source, and the image index of each row, column and plane that it reads."""
+    """The input of a unit: a region of the source, and what it reads along Y and X, and along Z if it has a depth."""
 
     letters: str
     region: Mapping[str, slice]  # its Y, X and Z are the result's
-    indices: Mapping[str, NDArray[np.int64]]  # of Y and X, and of Z if the filter has a depth
+    reaches: Mapping[str, Reach]
 
     def read(self, reader: Windows) -> Array:
         """Return the pixels (T, h, w, B) that the window reads, each once, as :meth:`padded` expects them."""
-        array = self._joined(reader, dict(self.region), [letter for letter in self.letters if letter in self.indices])
+        array = self._joined(reader, dict(self.region), [letter for letter in self.letters if letter in self.reaches])
         return np.ascontiguousarray(Axes(self.letters).stack(array))
 
     def is_direct(self) -> bool:
         """True if :meth:`fill` can read it: its axes are those of a stack, and the border repeats its inside."""
         axes = Axes(self.letters)
-        return self.letters == f"{axes.pages}YX{axes.bands}" and all(
-            not (rest := indices[indices >= 0]).size or indices[first] <= rest.min() <= rest.max() <= indices[last - 1]
-            for letter, indices in self.indices.items()
-            for first, last in [_longest_run(indices)]
-        )
+        in_order = self.letters == f"{axes.pages}YX{axes.bands}"
+        return in_order and all(reach.is_direct for reach in self.reaches.values())
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Shape (T, H, W, B) of :meth:`padded`."""
         axes, sizes = Axes(self.letters), {letter: part.stop - part.start for letter, part in self.region.items()}
-        sizes |= {letter: indices.size for letter, indices in self.indices.items()}
+        sizes |= {letter: reach.count for letter, reach in self.reaches.items()}
         return math.prod(sizes[letter] for letter in axes.pages), sizes["Y"], sizes["X"], sizes.get(axes.bands, 1)
 
     def fill(self, reader: Windows, out: Array, outside: float) -> None:
         """Read a direct window with the border's pixels into an array of :attr:`shape`: the inside, then its copies."""
-        runs = {letter: _longest_run(indices) for letter, indices in self.indices.items()}
         region, inside, sizes = [], [], []
         for letter, part in self.region.items():
+            reach = self.reaches.get(letter)
             size = part.stop - part.start
-            first, last = runs.get(letter, (0, size))
-            begin = int(self.indices[letter][first]) if letter in runs else part.start
-            region.append(slice(begin, begin + last - first))
-            inside.append(slice(first, last))
-            sizes.append(self.indices[letter].size if letter in runs else size)
+            region.append(part if reach is None else reach.inside)
+            inside.append(slice(0, size) if reach is None else reach.run)
+            sizes.append(size if reach is None else reach.count)
         whole = out.reshape(sizes)
         read_into(reader, tuple(region), whole[tuple(inside)])
         for axis, letter in enumerate(self.letters):
-            if letter in runs:
-                _repeat(whole, axis, self.indices[letter], runs[letter], inside, outside)
+            reach = self.reaches.get(letter)
+            if reach is not None and not reach.is_inside:
+                _repeat(whole, axis, reach, inside, outside)
                 inside[axis] = slice(None)
 
     def _joined(self, reader: Windows, region: dict[str, slice], axes: list[str]) -> Array:
@@ -197,18 +235,18 @@ class Window:
         if not axes:
             return reader.read(tuple(region.values()))
         letter, *others = axes
-        parts = [self._joined(reader, {**region, letter: run}, others) for run in _runs(self.indices[letter])]
+        parts = [self._joined(reader, {**region, letter: run}, others) for run in _runs(self.reaches[letter].indices)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=self.letters.index(letter))
 
     def padded(self, stack: Array, outside: float) -> Array:
         """Return a stack of :meth:`read` with the border's pixels: (T, H, W, B)."""
-        for letter, indices in self.indices.items():
+        for letter, reach in self.reaches.items():
             if letter == "Z":
-                known = np.unique(indices[indices >= 0]).size
+                known = np.unique(reach.indices[reach.indices >= 0]).size
                 lines = stack.reshape(self.around_z(known), known, -1)
-                stack = _spread(lines, 1, indices, outside).reshape(-1, *stack.shape[1:])
+                stack = _spread(lines, 1, reach, outside).reshape(-1, *stack.shape[1:])
             else:
-                stack = _spread(stack, "YX".index(letter) + 1, indices, outside)
+                stack = _spread(stack, "YX".index(letter) + 1, reach, outside)
         return stack
 
     def around_z(self, planes: int) -> int:
@@ -218,55 +256,38 @@ class Window:
         return math.prod(self.region[letter].stop - self.region[letter].start for letter in before)
 
 
-def _spread(array: Array, axis: int, indices: NDArray[np.int64], outside: float) -> Array:
-    """Return an array whose axis holds every known index once, in ascending order, with one element for each index.
+def _spread(array: Array, axis: int, reach: Reach, outside: float) -> Array:
+    """Return an array whose axis holds every known index once, in ascending order, with one element for each position.
 
     Examples
     --------
-    >>> _spread(np.array([10, 11, 12]), 0, np.array([-1, 5, 4, 5, 6]), 0.0)
-    array([ 0, 11, 10, 11, 12])
+    >>> _spread(np.array([10, 11, 12, 13]), 0, Reach(-2, 4, 4, "reflect"), 0.0)
+    array([12, 11, 10, 11, 12, 13])
     """
-    known = np.unique(indices[indices >= 0])
-    if known.size == indices.size and (known == indices).all():
+    if reach.is_inside:
         return array
+    indices, run = reach.indices, reach.run
+    known = np.unique(indices[indices >= 0])
     at = np.searchsorted(known, np.maximum(indices, known[0]))
-    first, last = _longest_run(indices)  # one copy; the others are few
-    rest = np.r_[0:first, last : indices.size]
+    rest = np.r_[0 : run.start, run.stop : indices.size]
     before: tuple[Any, ...] = (slice(None),) * axis
     out: Array = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
-    out[(*before, slice(first, last))] = array[(*before, slice(at[first], at[first] + last - first))]
+    out[(*before, run)] = array[(*before, slice(at[run.start], at[run.start] + run.stop - run.start))]
     out[(*before, rest)] = np.take(array, at[rest], axis=axis)
     out[(*before, indices < 0)] = outside
     return out
 
 
-def _repeat(
-    array: Array, axis: int, indices: NDArray[np.int64], run: tuple[int, int], inside: list[slice], outside: float
-) -> None:
-    """Fill the places of an axis that are not in the run with copies of the run's; other axes hold `inside`."""
-    first, last = run
+def _repeat(array: Array, axis: int, reach: Reach, inside: list[slice], outside: float) -> None:
+    """Fill the border along an axis with copies of the window's own pixels; along the others it is that of `inside`."""
+    indices, run = reach.indices, reach.run
     before, behind = tuple(inside[:axis]), tuple(inside[axis + 1 :])
     beside: Any  # an index array, which stubs of NumPy know only in other places
-    for beside in (np.arange(first), np.arange(last, indices.size)):
+    for beside in (np.arange(run.start), np.arange(run.stop, indices.size)):
         wanted: Any = indices[beside]
         known, unknown = wanted >= 0, beside[wanted < 0]
-        array[(*before, beside[known], *behind)] = array[(*before, first + wanted[known] - indices[first], *behind)]
+        array[(*before, beside[known], *behind)] = array[(*before, wanted[known] - reach.first, *behind)]
         array[(*before, unknown, *behind)] = outside
-
-
-def _longest_run(indices: NDArray[np.int64]) -> tuple[int, int]:
-    """Return where the longest run of neighbours begins and ends; -1 is in none.
-
-    Examples
-    --------
-    >>> _longest_run(np.array([-1, 2, 1, 0, 1, 2, 3, 2]))
-    (3, 7)
-    """
-    starts = np.concatenate([[0], np.flatnonzero((np.diff(indices) != 1) | (indices[:-1] < 0)) + 1])
-    ends = np.append(starts[1:], indices.size)
-    lengths = np.where(indices[starts] >= 0, ends - starts, 0)
-    at = int(lengths.argmax())
-    return int(starts[at]), int(ends[at])
 
 
 def _runs(indices: NDArray[np.int64]) -> list[slice]:
