@@ -6,7 +6,8 @@ python benchmarks/large.py --folder /scratch --device cuda --only zarr --budget 
 zarr       uint16 in shards of 2048 x 2048, zstd, Gaussian of 17 taps: beside tensorstore and dask without a filter,
            dask-image, dask with SciPy and with CuPy
 tiff       12000 x 12000 RGB in tiles, Deflate, Gaussian of 33 taps: beside libvips, and OpenCV with tifffile
-synthetic  100,000 x 100,000 uint8, computed when it is read and never stored: on one GPU and on several
+synthetic  100,000 x 100,000 uint8, computed when it is read and never stored: on one GPU and on several; as
+           synthetic-dense with 63 x 63 random taps, on GPUs alone
 
 In each round every contender runs once, in random order. Before each run the source is read, so that it is in the
 system's cache as far as memory allows. After it the files of the result are forced to the disk, in a time of their own,
@@ -36,7 +37,7 @@ from time import monotonic, perf_counter
 from typing import Annotated
 
 import typer
-from large_cases import CONTENDERS, Case, Contender, cases_of
+from large_cases import CONTENDERS, KINDS, Case, Contender, cases_of
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.processes import Ended, ended
@@ -80,7 +81,7 @@ class Bench:
             return True
         source = case.path(self.folder, case.name)
         try:
-            if case.kind != "synthetic" and not source.exists():
+            if case.is_stored and not source.exists():
                 if (free := shutil.disk_usage(self.folder).free) < DISK_SHARE * case.nbytes:
                     self.leave_out(case, "", f"{self.folder} has {free} free bytes, and it needs {DISK_SHARE} times "
                                              f"{case.nbytes}")  # fmt: skip
@@ -154,7 +155,7 @@ class Bench:
             stored = sync(target)
             synced_s = perf_counter() - begin
             error = None
-            if case.kind != "synthetic":
+            if case.is_stored:
                 try:
                     error = case.deviation(source, target)
                 except ValueError as mistake:
@@ -184,7 +185,7 @@ class Bench:
             small = Case(case.name, case.kind, side * side, side, case.sigma, case.taps, case.border)
             source, target = small.path(self.folder, "small"), small.path(self.folder, "small-result")
             try:
-                if case.kind != "synthetic":
+                if case.is_stored:
                     small.make(source, self.threads, side)
                 run = self.run(small, contender, source, target)
             finally:
@@ -298,7 +299,7 @@ def facts_of(device: str) -> tuple[DeviceFacts, int]:
 
 def main(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
-    only: Annotated[str, typer.Option(metavar="KIND,...", help="zarr, tiff, synthetic. [default: all]")] = "",
+    only: Annotated[str, typer.Option(metavar="KIND,...", help=f"{', '.join(KINDS)}. [default: all]")] = "",
     sizes: Annotated[str, typer.Option(metavar="SIZE,...", help="Bytes of the Zarr images.")] = "2GB,16GB",
     tiff_side: Annotated[int, typer.Option(min=1, help="Side of the TIFF image in pixels.")] = 12_000,
     synthetic_side: Annotated[int, typer.Option(min=1, help="Side of the synthetic image in pixels.")] = 100_000,
@@ -322,7 +323,7 @@ def main(
         if keep and folder is None:
             raise ValueError("--keep goes with --folder")
         cases = cases_of(words_of(only), words_of(sizes), tiff_side, synthetic_side)
-        limits = {"zarr": parse_bytes(memory), "tiff": parse_bytes(tiff_memory), "synthetic": 0}
+        limits = {"zarr": parse_bytes(memory), "tiff": parse_bytes(tiff_memory), "synthetic": 0, "synthetic-dense": 0}
     except ValueError as mistake:
         typer.echo(f"large.py: {mistake}", err=True)
         raise typer.Exit(2) from None

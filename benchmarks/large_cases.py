@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from convforge.cli.values import parse_bytes
 from convforge.imaging.kernels import named_kernel
 
-KINDS = ("zarr", "tiff", "synthetic")
+KINDS = ("zarr", "tiff", "synthetic", "synthetic-dense")
 
 # NumPy's names of our borders.
 BORDERS = {"symmetric": "symmetric", "replicate": "edge"}
@@ -23,7 +23,7 @@ BORDERS = {"symmetric": "symmetric", "replicate": "edge"}
 
 @dataclass(frozen=True)
 class Case:
-    """An image and its filter, a Gaussian."""
+    """An image and its filter: a Gaussian, or for sigma 0 random taps, which no method factors."""
 
     name: str
     kind: str  # of KINDS
@@ -37,8 +37,13 @@ class Case:
     def kernel(self) -> str:
         return f"gaussian:{self.taps}:{self.sigma:g}"
 
+    @property
+    def is_stored(self) -> bool:
+        """False for an image that is computed when it is read."""
+        return not self.kind.startswith("synthetic")
+
     def path(self, folder: Path, name: str) -> Path:
-        return folder / f"{name}{ {'zarr': '.zarr', 'tiff': '.tif', 'synthetic': ''}[self.kind] }"
+        return folder / f"{name}{ {'zarr': '.zarr', 'tiff': '.tif'}.get(self.kind, '') }"
 
     def make(self, path: Path, threads: int, side: int = 0) -> None:
         """Write the image to a path, or one of `side` x `side` pixels of its kind."""
@@ -64,7 +69,8 @@ def cases_of(only: Sequence[str], sizes: Sequence[str], tiff_side: int, syntheti
     zarr = sorted((Case(f"zarr-{size}", "zarr", parse_bytes(size), 0) for size in sizes), key=lambda case: case.nbytes)
     tiff = Case(f"tiff-{tiff_side}", "tiff", 3 * tiff_side**2, tiff_side, 9.0, 33, "replicate")
     synthetic = Case(f"synthetic-{synthetic_side}", "synthetic", synthetic_side**2, synthetic_side)
-    return [case for case in (tiff, *zarr, synthetic) if not only or case.kind in only]
+    dense = Case(f"synthetic-dense-{synthetic_side}", "synthetic-dense", synthetic_side**2, synthetic_side, 0.0, 63)
+    return [case for case in (tiff, *zarr, synthetic, dense) if not only or case.kind in only]
 
 
 class Contender(NamedTuple):
@@ -116,6 +122,12 @@ CONTENDERS: dict[str, dict[str, Contender]] = {
     },
     "synthetic": {
         "convforge": Contender("synthetic", _STREAM, ours=True),
+        "convforge on 2 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=2, ours=True),
+        "convforge on 4 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=4, ours=True),
+        "convforge on 8 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=8, ours=True),
+    },
+    "synthetic-dense": {
+        "convforge": Contender("synthetic", _STREAM, on_gpu=True, ours=True),
         "convforge on 2 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=2, ours=True),
         "convforge on 4 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=4, ours=True),
         "convforge on 8 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=8, ours=True),

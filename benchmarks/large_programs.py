@@ -166,9 +166,13 @@ def opencv(job: Job) -> float:
 
 def synthetic(job: Job) -> float:
     """Filter an image that is made while it is read, of `side` x `side` uint8 samples; nothing is written."""
+    import numpy as np
+
     from convforge.benchmark.synthetic import stream
 
-    kernel = f"gaussian:{job.taps}:{job.sigma:g}"
+    kernel: Any = f"gaussian:{job.taps}:{job.sigma:g}"
+    if not job.sigma:
+        kernel = np.random.default_rng(7).normal(size=(job.taps, job.taps)) / job.taps
     devices = ",".join(f"cuda:{number}" for number in range(job.gpus or 1)) if job.device == "cuda" else job.device
     begin = perf_counter()
     stream((job.side, job.side), "uint8", kernel, devices)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import convforge
+from convforge.imaging.filtering import kernel_array
 from convforge.imaging.image import Array
-from convforge.imaging.kernels import load_kernel
 from convforge.imaging.pipeline.lanes import Clock
 from convforge.imaging.pipeline.large import LargeFilter, Outcome
 from convforge.imaging.pipeline.recipe import Recipe
@@ -84,7 +84,7 @@ class Dropped:
 
 
 def stream(
-    shape: tuple[int, int], dtype: str, kernel: str, device: str, *, memory: int | None = None,
+    shape: tuple[int, int], dtype: str, kernel: str | Array, device: str, *, memory: int | None = None,
     workers: int | None = None, clock: Clock | None = None,
 ) -> Outcome:  # fmt: skip
     """Filter a synthetic image of rows and columns, and check some units of the result.
@@ -92,8 +92,9 @@ def stream(
     Parameters
     ----------
     shape : (int, int)
-    dtype, kernel, device : str
+    dtype, device : str
         "cuda" stands for all GPUs.
+    kernel : str or array of shape (R, S)
     memory, workers : int, optional
         As in :func:`convforge.filter_large`.
     clock : Clock, optional
@@ -125,12 +126,12 @@ def stream(
         schemes=frozenset({"synthetic"}), written_schemes=frozenset({"synthetic"}),
     )  # fmt: skip
     recipe = Recipe(
-        taps=load_kernel(kernel).values, channels="each", border=BORDER, cval=0.0, stride=(1, 1), device=device,
+        taps=kernel_array(kernel), channels="each", border=BORDER, cval=0.0, stride=(1, 1), device=device,
         algorithm="auto", out_dtype=None, magnitude=False, scale=1.0, gray=False,
     )  # fmt: skip
     run = LargeFilter(source, target, recipe, memory=memory, workers=workers, formats=(made,))
     outcome = run(clock=clock)
-    _check(reader, writers[0], recipe, device)
+    _check(reader, writers[0], recipe, run.devices[0])
     return outcome
 
 
