@@ -181,7 +181,7 @@ def test_the_check_finds_a_wrong_pixel_of_a_window(images: ModuleType, script: M
 
 def test_cases_and_words_of_programs(script: ModuleType) -> None:
     assert [case.name for case in cases(script, [], ["2GB", "500MB"], 9, 7)] == [
-        "tiff-9", "zarr-500MB", "zarr-2GB", "synthetic-7", "synthetic-dense-7"
+        "tiff-9", "zarr-500MB", "zarr-2GB", "synthetic-7", "synthetic-dense-21"
     ]  # fmt: skip
     with pytest.raises(ValueError, match="--only png"):
         script.cases_of(["png"], [], 1, 1)
