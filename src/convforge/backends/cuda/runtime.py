@@ -117,6 +117,10 @@ class CudaRuntime(Runtime):
         if self.is_current():
             yield
             return
+        if self.device == 0 and not self._slot.context.value:  # as a thread of CUDA's runtime library begins
+            call("cuCtxSetCurrent", self._context)
+            yield
+            return
         call("cuCtxPushCurrent", self._context)
         try:
             yield

@@ -15,7 +15,6 @@ from convforge.call.dispatch import find_plan, runtime_of
 from convforge.errors import UnsupportedProblem
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import Array, Image, ImageError, alpha_as
-from convforge.imaging.pipeline.flow import in_flight
 from convforge.imaging.pipeline.lanes import LANES, Clock, Convolver, HostRing, Lane, lanes_of
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
 from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of
@@ -41,6 +40,11 @@ class Limits:
     def lanes(self) -> int:
         """Number of units that the devices filter at the same time."""
         return len(self.devices) * LANES[self.backend]
+
+    @property
+    def units(self) -> int:
+        """Number of units that keep all threads busy: one each for those that read and write, and two for a lane."""
+        return self.workers + 2 * self.lanes
 
     @property
     def backend(self) -> str:
@@ -138,7 +142,7 @@ class Pass:
                 "write smaller shards"
             )
         most = 1 + (limits.memory - least) // self.unit_bytes
-        self.most = min(most, in_flight(limits.workers, limits.lanes), len(self.division))
+        self.most = min(most, limits.units, len(self.division))
         self.needs = self._bytes_of(self.most, self.division)
 
     def take(self, unit: tuple[int, ...]) -> None:
@@ -270,7 +274,7 @@ class Pass:
     def _largest_that_fits(self, division: Division) -> Division:
         """Return the division with the largest units of which enough fit into memory to keep all threads busy."""
         limits = self.limits
-        most = in_flight(limits.workers, limits.lanes)
+        most = limits.units
         for larger in division.grown():
             if (
                 bytes_of(self.result.dtype, *larger.unit) > LARGEST_RESULT
