@@ -189,6 +189,8 @@ def test_slide_becomes_a_pyramidal_bigtiff(tmp_path: Path) -> None:
     assert again.layout.spacing[:2] == pytest.approx((0.5, 0.5))
     np.testing.assert_array_equal(whole(again), back)
     assert storage(tmp_path / "b.tif")["big"]
+    with tifffile.TiffFile(tmp_path / "b.tif") as file:  # as in the slide; OpenSlide finds reduced copies only there
+        assert [page.shape[:2] for page in file.pages] == [(256, 384), (64, 96)]
     assert "the scanner's description" in module.FORMAT.lost(source, layout)
 
 
