@@ -27,20 +27,13 @@ def is_stack(source: Place, target: Place) -> bool:
 
 
 def only_in_units(place: Place, *, read: bool) -> bool:
-    """True for formats that are not read or written in memory: Zarr, folders of slices, slides of scanners, BigTIFF.
-
-    A name that ends in .tf2, .tf8 or .btf is that of a BigTIFF.
-    """
-    from convforge.imaging.files import WRITABLE_SUFFIXES
+    """True for formats that are not read or written in memory: Zarr and folders of slices."""
     from convforge.imaging.windowed import format_of, slices, zarr
 
     if isinstance(place, slices.SliceFolder):
         return True
     kind = format_of(place)
-    if kind is None or kind is slices.FORMAT:
-        return read and kind is slices.FORMAT
-    known = kind.suffixes + kind.reads if read else kind.suffixes
-    return kind is zarr.FORMAT or place.suffix.lower() in {*known} - {*WRITABLE_SUFFIXES}
+    return kind is zarr.FORMAT or (read and kind is slices.FORMAT)
 
 
 def names_an_image(place: Place) -> bool:

@@ -113,15 +113,3 @@ def test_what_only_units_know_goes_in_units(tmp_path: Path) -> None:
     assert is_large(tmp_path / "slices", tmp_path / "b.npy", None, MAX_PIXELS)
     assert not is_large(source, tmp_path / "slices", None, MAX_PIXELS), "a mistake that is said where files are written"
     assert not is_large(tmp_path / "none.npy", tmp_path / "b.npy", None, MAX_PIXELS)
-
-
-@pytest.mark.parametrize("suffix", [".svs", ".ndpi", ".lsm", ".btf"])
-def test_a_slide_goes_in_units(tmp_path: Path, suffix: str) -> None:
-    source = written(tmp_path, f"slide{suffix}")
-    assert is_large(source, tmp_path / "b.tif", None, MAX_PIXELS)
-
-
-def test_a_name_of_bigtiff_is_written_in_units(tmp_path: Path) -> None:
-    source = written(tmp_path, "a.tif")
-    assert is_large(source, tmp_path / "b.btf", None, MAX_PIXELS)
-    assert not is_large(source, tmp_path / "b.tif", None, MAX_PIXELS)
