@@ -94,7 +94,7 @@ def _is_installed(module: str) -> bool:
 # SciPy and CuPy write uint16 after each axis and cut the fraction off: an error below 2. libvips has integer taps.
 CUT_OFF, NO_FILTER = 2.0, float("inf")
 _DASK = ("dask.array", "zarr")
-_STREAM = ("convforge.imaging.pipeline.synthetic",)
+_STREAM = ("convforge.benchmark.synthetic",)
 _OURS = Contender(ours=True)
 _ON_CPU = Contender(device="cpu", on_gpu=True, ours=True)
 CONTENDERS: dict[str, dict[str, Contender]] = {

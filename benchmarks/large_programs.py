@@ -166,11 +166,10 @@ def opencv(job: Job) -> float:
 
 def synthetic(job: Job) -> float:
     """Filter an image that is made while it is read, of `side` x `side` uint8 samples; nothing is written."""
-    from convforge.imaging.pipeline.synthetic import stream
+    from convforge.benchmark.synthetic import stream
 
-    kernel, devices = f"gaussian:{job.taps}:{job.sigma:g}", job.device
-    if job.gpus:
-        devices = ",".join(f"cuda:{number}" for number in range(job.gpus))
+    kernel = f"gaussian:{job.taps}:{job.sigma:g}"
+    devices = ",".join(f"cuda:{number}" for number in range(job.gpus or 1)) if job.device == "cuda" else job.device
     begin = perf_counter()
     stream((job.side, job.side), "uint8", kernel, devices)
     return perf_counter() - begin

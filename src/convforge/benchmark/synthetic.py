@@ -21,7 +21,7 @@ from convforge.imaging.pipeline.large import LargeFilter, Outcome
 from convforge.imaging.pipeline.recipe import Recipe
 from convforge.imaging.windowed import Layout, Place, Region, Url, WindowFormat, WindowReader
 
-PERIOD, REPEATS = 2048, 4  # pixels; windows of up to (REPEATS - 1) periods are one copy
+PERIOD, REPEATS = 2048, 6  # pixels; windows of up to (REPEATS - 1) periods are one copy
 SHARD = 2048
 BORDER = "reflect"
 

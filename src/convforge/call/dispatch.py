@@ -52,9 +52,15 @@ def runtime_of(device: str | None) -> Runtime:
 
 
 def devices_of(device: str | None) -> tuple[str, ...]:
-    """Return the devices that work on many images: "cuda" stands for all GPUs; errors are those of `runtime_of`."""
+    """Return the devices that work on many images; errors are those of `runtime_of`.
+
+    "cuda" stands for all GPUs, "cuda:0,cuda:2" for some of them.
+    """
     if device != "cuda":
-        return (device or "cpu",)
+        named = tuple(word.strip() for word in (device or "cpu").split(","))
+        if len(set(named)) < len(named) or (len(named) > 1 and not all(word.startswith("cuda:") for word in named)):
+            raise ValueError(f"device={device!r} must be one device, or several GPUs such as 'cuda:0,cuda:1'")
+        return named
     from convforge.backends.cuda.facts import gpu_count
 
     runtime_of(device)

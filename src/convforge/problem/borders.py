@@ -83,7 +83,20 @@ def border_indices(size: int, before: int, after: int, mode: str) -> NDArray[np.
     >>> border_indices(4, 3, 3, "reflect").tolist()
     [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]
     """
-    i = np.arange(-before, size + after, dtype=np.int64)
+    i = indices_between(size, -before, size + after, mode)
+    i.flags.writeable = False
+    return i
+
+
+def indices_between(size: int, first: int, last: int, mode: str) -> NDArray[np.int64]:
+    """Return the image indices that positions from `first` to before `last` of an axis read; 0 is its first pixel.
+
+    Examples
+    --------
+    >>> indices_between(4, 2, 6, "symmetric").tolist()
+    [2, 3, 3, 2]
+    """
+    i = np.arange(first, last, dtype=np.int64)
     if mode in ("zeros", "constant"):
         i[(i < 0) | (i >= size)] = -1
     elif mode == "replicate":
@@ -99,5 +112,4 @@ def border_indices(size: int, before: int, after: int, mode: str) -> NDArray[np.
         i = np.where(i >= size, period - i, i)
     else:
         raise ValueError(f"padding_mode={mode!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
-    i.flags.writeable = False
     return i

@@ -9,12 +9,16 @@ from __future__ import annotations
 import ctypes
 import sys
 from functools import cache
+from time import monotonic
 from typing import Any
 
 # Blocks of at least this many bytes are returned when they are freed.
 MAPPED_FROM = 2**20
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
+
+EVERY_SECONDS = 0.2
+_trimmed_at = 0.0
 
 
 @cache
@@ -25,8 +29,11 @@ def _glibc() -> Any:
 
 
 def trim() -> None:
-    """Return free memory to the system."""
-    if (library := _glibc()) is not None:
+    """Return free memory to the system, unless that was done a moment ago: it stops all threads that allocate."""
+    global _trimmed_at
+    now = monotonic()
+    if now - _trimmed_at >= EVERY_SECONDS and (library := _glibc()) is not None:
+        _trimmed_at = now
         library.malloc_trim(0)
 
 

@@ -1,7 +1,8 @@
 """Journal of a run that writes its result in parts: after a kill, the same command does only the parts that are left.
 
 The file's first line is JSON that describes the run; each further line is the number of a finished part. A line is
-written after its part is on the disk, so a part without a line may be half written, and one with a line is whole.
+written after its part is on the disk, so a part without a line may be half written, and one with a line is whole. Lines
+are not forced to the disk: if the machine fails, the parts of those that are lost are done again.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Journal:
         self.finished.clear()
         self._file.truncate(0)
         self._append(json.dumps({"run": run, "kept": self.kept}))
+        os.fsync(self._file.fileno())
 
     def record(self, part: int) -> None:
         """Record a part that is on the disk."""
@@ -89,7 +91,6 @@ class Journal:
         try:
             self._file.write(f"{line}\n".encode())
             self._file.flush()
-            os.fsync(self._file.fileno())
         except OSError as error:
             raise ImageError(f"{self.path}: cannot be written ({error.strerror or error})") from error
 

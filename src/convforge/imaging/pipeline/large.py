@@ -23,7 +23,7 @@ from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, kernel_array
 from convforge.imaging.image import Array, ImageError
 from convforge.imaging.kernels import load_kernel, needs_spacing
-from convforge.imaging.pipeline.flow import flow
+from convforge.imaging.pipeline.flow import flow, quick_turns
 from convforge.imaging.pipeline.heap import trim
 from convforge.imaging.pipeline.journal import Journal
 from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
@@ -81,7 +81,8 @@ class LargeFilter(LargePlan):
             writer = self._writer(journal)
             begin = perf_counter()
             try:
-                rate = self._run(journal, writer, watch, clock, begin)
+                with quick_turns():
+                    rate = self._run(journal, writer, watch, clock, begin)
                 writer.finish()
             except BaseException:
                 if not journal.finished:  # nothing to resume: leave no trace

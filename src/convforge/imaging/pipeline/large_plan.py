@@ -108,7 +108,9 @@ class LargePlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know before the run starts."""
-        return self.format.notes(self.file, self.result)
+        own = format_of(self.source)
+        told = [kind.notes(self.file, self.result) for kind in (own, self.format) if kind is not None]
+        return tuple(dict.fromkeys(note for notes in told for note in notes))
 
     def _part(self, letters: str) -> tuple[slice, slice] | None:
         """Return the rows and columns of the filter's result that are wanted; None for all."""

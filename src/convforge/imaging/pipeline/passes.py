@@ -25,6 +25,9 @@ from convforge.imaging.windowed import Layout, Windows, WindowWriter
 # The filter along Z reads each plane's result many times; this method holds a block of pixels in the cache.
 ALONG_Z = "separable"
 
+# Rows and columns of an image beyond which the choice of a method does not change.
+LARGEST_SIDE = 2**15
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -149,10 +152,10 @@ class Pass:
         """Read a unit's input into an array of the ring."""
         window = self.division.window(self.division.region(number))
         pages = 1 if self.division.depth is None else window.around_z(1)
-        if not self._changes_input and window.is_plain:
+        if not self._changes_input and window.is_direct():
             with clock("read"):
                 stack = ring.take(window.shape, self.source.dtype)
-                window.read_plain(reader, stack)
+                window.fill(reader, stack, self.division.problem.padding_value)
             return Loaded(number, stack, pages, None)
         with clock("read"):
             pixels = window.read(reader)
@@ -234,8 +237,10 @@ class Pass:
         algorithm, device = self.recipe.algorithm, self.limits.devices[0]
         if algorithm != "auto":
             return algorithm
-        try:
-            plan = find_plan(whole.problem, algorithm, None, device, None, tune=False)
+        p = whole.problem
+        try:  # a larger image has the method of this one
+            image = p.replace(h=min(p.h, LARGEST_SIDE), w=min(p.w, LARGEST_SIDE))
+            plan = find_plan(image, algorithm, None, device, None, tune=False)
             find_plan(whole.problem_of(self._unit_shape(whole)), plan.algorithm.name, None, device, None, tune=False)
         except UnsupportedProblem:
             problem = whole.problem_of(self._unit_shape(whole))
@@ -289,7 +294,7 @@ class Pass:
         loading = self._decoded(division.shape_read) * source.dtype.itemsize + 2 * max(window, stack)
         plan = find_plan(problem, self.method, None, self.limits.devices[0], None, tune=False)
         filtering = (plan.workspace_bytes if on_host else 0) + (2 * sums if division.depth is not None else 0)
-        storing = 3 * result  # converted, copied by the store, encoded
+        storing = 2 * result + samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
         return max(stack, sums), max(loading, filtering, storing) + alpha
 
 

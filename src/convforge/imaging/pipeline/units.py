@@ -16,7 +16,7 @@ from convforge.imaging.image import Array
 from convforge.imaging.pipeline.recipe import Depth
 from convforge.imaging.windowed import Layout, Region, Windows, read_into
 from convforge.problem import Conv2dProblem
-from convforge.problem.borders import border_indices
+from convforge.problem.borders import indices_between
 
 # A unit grows up to this size of its result: a smaller one reads more halo, a larger one gains little and is more work
 # to repeat after a kill.
@@ -104,8 +104,8 @@ class Division:
         """Return the image index of every row, column or plane that a window reads; -1 is outside."""
         side = self.sides[letter]
         first = dict(zip("YX", self.origin, strict=True)).get(letter, 0)
-        indices = border_indices(side.size, side.before, side.after, self.problem.padding_mode)
-        return indices[(first + part.start) * side.step : (first + part.stop - 1) * side.step + side.taps]
+        begin, end = (first + part.start) * side.step, (first + part.stop - 1) * side.step + side.taps
+        return indices_between(side.size, begin - side.before, end - side.before, self.problem.padding_mode)
 
     def problem_of(self, stack: tuple[int, ...]) -> Conv2dProblem:
         """Return the problem of a unit whose input, with the border's pixels, is a stack of this shape."""
@@ -158,12 +158,13 @@ class Window:
         array = self._joined(reader, dict(self.region), [letter for letter in self.letters if letter in self.indices])
         return np.ascontiguousarray(Axes(self.letters).stack(array))
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the window is one region of the source without the border's pixels, with the axes of a stack."""
+    def is_direct(self) -> bool:
+        """True if :meth:`fill` can read it: its axes are those of a stack, and the border repeats its inside."""
         axes = Axes(self.letters)
         return self.letters == f"{axes.pages}YX{axes.bands}" and all(
-            indices[0] >= 0 and (np.diff(indices) == 1).all() for indices in self.indices.values()
+            not (rest := indices[indices >= 0]).size or indices[first] <= rest.min() <= rest.max() <= indices[last - 1]
+            for letter, indices in self.indices.items()
+            for first, last in [_longest_run(indices)]
         )
 
     @property
@@ -173,15 +174,23 @@ class Window:
         sizes |= {letter: indices.size for letter, indices in self.indices.items()}
         return math.prod(sizes[letter] for letter in axes.pages), sizes["Y"], sizes["X"], sizes.get(axes.bands, 1)
 
-    def read_plain(self, reader: Windows, out: Array) -> None:
-        """Read a plain window into an array of :attr:`shape`."""
-        region = {
-            letter: slice(int(self.indices[letter][0]), int(self.indices[letter][-1]) + 1)
-            if letter in self.indices
-            else part
-            for letter, part in self.region.items()
-        }
-        read_into(reader, tuple(region.values()), out.reshape([part.stop - part.start for part in region.values()]))
+    def fill(self, reader: Windows, out: Array, outside: float) -> None:
+        """Read a direct window with the border's pixels into an array of :attr:`shape`: the inside, then its copies."""
+        runs = {letter: _longest_run(indices) for letter, indices in self.indices.items()}
+        region, inside, sizes = [], [], []
+        for letter, part in self.region.items():
+            size = part.stop - part.start
+            first, last = runs.get(letter, (0, size))
+            begin = int(self.indices[letter][first]) if letter in runs else part.start
+            region.append(slice(begin, begin + last - first))
+            inside.append(slice(first, last))
+            sizes.append(self.indices[letter].size if letter in runs else size)
+        whole = out.reshape(sizes)
+        read_into(reader, tuple(region), whole[tuple(inside)])
+        for axis, letter in enumerate(self.letters):
+            if letter in runs:
+                _repeat(whole, axis, self.indices[letter], runs[letter], inside, outside)
+                inside[axis] = slice(None)
 
     def _joined(self, reader: Windows, region: dict[str, slice], axes: list[str]) -> Array:
         """Read every run of indices along the first of the axes, and join them."""
@@ -221,10 +230,7 @@ def _spread(array: Array, axis: int, indices: NDArray[np.int64], outside: float)
     if known.size == indices.size and (known == indices).all():
         return array
     at = np.searchsorted(known, np.maximum(indices, known[0]))
-    # The longest run of neighbours is one copy; the others are few.
-    starts = np.concatenate([[0], np.flatnonzero((np.diff(indices) != 1) | (indices[1:] <= 0)) + 1])
-    ends = np.append(starts[1:], indices.size)
-    first, last = max(zip(starts, ends, strict=True), key=lambda run: (indices[run[0]] >= 0) * (run[1] - run[0]))
+    first, last = _longest_run(indices)  # one copy; the others are few
     rest = np.r_[0:first, last : indices.size]
     before: tuple[Any, ...] = (slice(None),) * axis
     out: Array = np.empty((*array.shape[:axis], indices.size, *array.shape[axis + 1 :]), array.dtype)
@@ -232,6 +238,35 @@ def _spread(array: Array, axis: int, indices: NDArray[np.int64], outside: float)
     out[(*before, rest)] = np.take(array, at[rest], axis=axis)
     out[(*before, indices < 0)] = outside
     return out
+
+
+def _repeat(
+    array: Array, axis: int, indices: NDArray[np.int64], run: tuple[int, int], inside: list[slice], outside: float
+) -> None:
+    """Fill the places of an axis that are not in the run with copies of the run's; other axes hold `inside`."""
+    first, last = run
+    before, behind = tuple(inside[:axis]), tuple(inside[axis + 1 :])
+    beside: Any  # an index array, which stubs of NumPy know only in other places
+    for beside in (np.arange(first), np.arange(last, indices.size)):
+        wanted: Any = indices[beside]
+        known, unknown = wanted >= 0, beside[wanted < 0]
+        array[(*before, beside[known], *behind)] = array[(*before, first + wanted[known] - indices[first], *behind)]
+        array[(*before, unknown, *behind)] = outside
+
+
+def _longest_run(indices: NDArray[np.int64]) -> tuple[int, int]:
+    """Return where the longest run of neighbours begins and ends; -1 is in none.
+
+    Examples
+    --------
+    >>> _longest_run(np.array([-1, 2, 1, 0, 1, 2, 3, 2]))
+    (3, 7)
+    """
+    starts = np.concatenate([[0], np.flatnonzero((np.diff(indices) != 1) | (indices[:-1] < 0)) + 1])
+    ends = np.append(starts[1:], indices.size)
+    lengths = np.where(indices[starts] >= 0, ends - starts, 0)
+    at = int(lengths.argmax())
+    return int(starts[at]), int(ends[at])
 
 
 def _runs(indices: NDArray[np.int64]) -> list[slice]:

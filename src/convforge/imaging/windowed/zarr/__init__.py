@@ -69,6 +69,10 @@ class ZarrWriter:
     def read(self, region: Region) -> Array:
         return self._array.read(region)
 
+    def read_into(self, region: Region, out: Array) -> None:
+        """Read a window that was written before into an array of its shape and type."""
+        self._array.read_into(region, out)
+
     def finish(self) -> None:
         self._publish()
 

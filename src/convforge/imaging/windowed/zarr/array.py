@@ -50,8 +50,15 @@ class ZarrArray:
 
     def read(self, region: Region) -> Array:
         """Return a window; bool samples become 0 and 255, as those of a `.npy` file."""
+        out = np.empty([part.stop - part.start for part in region], self.layout.dtype)
+        self.read_into(region, out)
+        return out
+
+    def read_into(self, region: Region, out: Array) -> None:
+        """Read a window into an array of its shape and type."""
         try:
-            window: Array = np.ascontiguousarray(awaited(self._view[region].read()))
+            into = tensorstore(self.path).array(out.view(np.bool_) if self.is_bool else out)
+            awaited(into.write(self._view[region]))
         except Exception as error:
             raise ImageError(
                 f"{self.path}: a chunk is damaged or cannot be read ({fault(error)}); get it again from its source"
@@ -59,11 +66,13 @@ class ZarrArray:
                 else f"{self.path}: a chunk is damaged, or the store does not answer ({fault(error)}); "
                 "the same command goes on where this one ended"
             ) from error
-        return window.astype(np.uint8) * np.uint8(255) if self.is_bool else window
+        if self.is_bool:
+            np.multiply(out, np.uint8(255), out=out)
 
     def write(self, region: Region, array: Array) -> None:
         try:
-            awaited(self._view[region].write(array))
+            # The array is not changed before the write is done, so that it need not be copied.
+            awaited(self._view[region].write(array, can_reference_source_data_indefinitely=True))
         except Exception as error:
             raise ImageError(f"{self.path}: cannot be written ({fault(error)})") from error
 

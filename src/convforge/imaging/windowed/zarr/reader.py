@@ -86,6 +86,10 @@ class ZarrReader:
     def read(self, region: Region) -> Array:
         return self.array.read(region)
 
+    def read_into(self, region: Region, out: Array) -> None:
+        """Read a window into an array of its shape and type."""
+        self.array.read_into(region, out)
+
     def fingerprint(self) -> str:
         """Return a digest of the metadata and of the files of level 0.
 

@@ -32,7 +32,11 @@ RETRIES: dict[str, Any] = {"max_retries": 8, "initial_delay": "200ms", "max_dela
 DEADLINE = 300.0  # seconds
 
 # Threads of one array that decode and encode, and that wait for the disk.
-CONTEXT: dict[str, Any] = {"data_copy_concurrency": {"limit": 4}, "file_io_concurrency": {"limit": 8}}
+CORES = os.cpu_count() or 1
+CONTEXT: dict[str, Any] = {
+    "data_copy_concurrency": {"limit": max(CORES, 4)},
+    "file_io_concurrency": {"limit": max(2 * CORES, 8)},
+}
 
 
 class AccessDenied(ImageError):
