@@ -136,7 +136,8 @@ def _folder(docname: str) -> Path:
         source = Path(spec.origin).parent / "data" / PHOTOGRAPHS["astronaut"]
         shutil.copyfile(source, _folders[docname] / "astronaut.png")
         (_folders[docname] / "stacks").mkdir()
-        np.save(_folders[docname] / "stacks" / "cells.npy", np.zeros((200, 25, 25), np.uint8))
+        planes = np.add.outer(np.arange(200), np.add.outer(np.arange(25), np.arange(25)))
+        np.save(_folders[docname] / "stacks" / "cells.npy", planes.astype(np.uint8))
         for example in (Path(__file__).parents[2] / "examples").glob("student_*"):
             shutil.copyfile(example, _folders[docname] / example.name)
         if docname in OF_PAGE:

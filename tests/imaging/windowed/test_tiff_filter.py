@@ -86,6 +86,15 @@ def test_a_region_keeps_the_resolution_and_a_stride_divides_it(tmp_path: Path, u
         assert ("GeoTIFF's place" in lost) == (chosen is not None)
 
 
+@pytest.mark.parametrize(("name", "notes"), [("b.tif", 1), ("b.npy", 0), ("b.zarr", 0)])
+def test_only_a_result_in_jpeg_is_said_to_lose_detail(tmp_path: Path, name: str, notes: int) -> None:
+    if name == "b.zarr":
+        pytest.importorskip("tensorstore")
+    tifffile.imwrite(tmp_path / "a.tif", noise(64, 64, 3), photometric="rgb", compression="jpeg", tile=(32, 32))
+    run = LargeFilter(tmp_path / "a.tif", tmp_path / name, recipe("box:3"))
+    assert len([note for note in run.notes if "JPEG at quality 95" in note]) == len(run.notes) == notes
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".zarr", ".tif"])
 def test_from_and_to_other_formats(tmp_path: Path, suffix: str) -> None:
     if suffix == ".zarr":

@@ -108,9 +108,8 @@ class LargePlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Texts for the user to read before the run starts."""
-        own = format_of(self.source)
-        told = [kind.notes(self.file, self.result) for kind in (own, self.format) if kind is not None]
-        return tuple(dict.fromkeys(note for notes in told for note in notes))
+        read = format_of(self.source)
+        return (read.source_notes(self.file) if read else ()) + self.format.notes(self.file, self.result)
 
     def _part(self, letters: str) -> tuple[slice, slice] | None:
         """Return the rows and columns of the filter's result that are wanted; None for all."""
