@@ -488,7 +488,7 @@ def room_of(module: tuple[str, ...]) -> str:
         own = dict.fromkeys(("contract", "steps", "traits"), "contract")
         return {"": "list", "host": "host", **own}.get(inside, "algorithms")
     if first == "imaging":
-        return "imaging" if inside in ("filtering", "pipeline", "volumes") else "images"
+        return "imaging" if inside in ("filtering", "volumes", "pipeline") else "images"
     return inside if first == "course" and inside else first
 
 
