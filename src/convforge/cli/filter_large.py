@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from convforge.imaging.windowed import Layout, Place
 
 
-def is_large(source: Place, target: Place, memory: int | None, max_pixels: int) -> bool:
+def is_large(source: Place, target: Place, memory: int | None, max_pixels: int, *, volume: bool = False) -> bool:
     """True if an image is filtered in units, and not in memory as a whole.
 
     That is so
 
-    - with --memory;
+    - with --memory, and for a kernel that reaches along Z (`volume`);
     - for URLs, and for formats that only units know: Zarr and folders of slices;
     - for more samples than --max-pixels allows, unless it is below its default, which asks to refuse large images;
     - from TIFF to TIFF, if the source has tiles, reduced copies, 64-bit offsets (BigTIFF) or OME-XML, so that the
@@ -36,7 +36,7 @@ def is_large(source: Place, target: Place, memory: int | None, max_pixels: int) 
     from convforge.imaging.formats.tiff import is_structured
     from convforge.imaging.windowed import Url, format_of, open_windows
 
-    if memory is not None or isinstance(source, Url) or isinstance(target, Url):
+    if memory is not None or volume or isinstance(source, Url) or isinstance(target, Url):
         return True
     if only_in_units(source, read=True) or only_in_units(target, read=False):
         return True
