@@ -125,7 +125,8 @@ def filter_command(
         raise ValueError(f"{target} is the only name; write IN and OUT")
     letters = None if axes is None else Axes(axes.upper()).letters
     chosen = kernel_for(kernel, sources, target, spacing=spacing, axes=letters, max_pixels=max_pixels)
-    check_volume(chosen, sources, target)
+    suffix = suffix_of(format_)
+    check_volume(chosen, sources, target, suffix)
     border = border_of(border)
     recipe = Recipe(
         taps=chosen.values,
@@ -144,7 +145,7 @@ def filter_command(
         axes=letters,
         selection=Selection.of(region=region, channel=channel, z=z, time=time),
     )
-    options = Options(recursive, suffix_of(format_), jobs, None if memory is None else parse_bytes(memory))
+    options = Options(recursive, suffix, jobs, None if memory is None else parse_bytes(memory))
     _filter(sources, target, chosen, recipe, options)
 
 
@@ -202,13 +203,13 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
             options.refuse("--format", why=f"a folder of images or with {STREAM} as OUT; {target} names the format")
         filter_piped(source, target, kernel, recipe, options.suffix)
         return
-    there = place_of(source)
-    here = with_slices(there, place_of(target), options.suffix)
-    if is_folder_of_images(there) and not is_stack(there, here):
+    there, volume = place_of(source), recipe.depth is not None
+    here = with_slices(there, place_of(target), options.suffix, volume=volume)
+    if is_folder_of_images(there) and not volume and not is_stack(there, here):
         filter_folder(
             there, local(here), kernel, recipe, recursive=options.recursive, suffix=options.suffix, jobs=options.threads
         )
-    elif is_large(there, here, options.memory, recipe.max_pixels, volume=recipe.depth is not None):
+    elif is_large(there, here, options.memory, recipe.max_pixels, volume=volume):
         what = "one stack" if is_folder_of_images(there) else "one image"
         options.refuse("--recursive", why=f"a folder of images; {source} is {what}")
         if not isinstance(here, SliceFolder):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convforge.cli.filter_places import is_folder_of_images, is_stack
+from convforge.cli.filter_places import is_folder_of_images, is_stack, with_slices
 from convforge.cli.filter_report import opened
 from convforge.cli.filter_streams import INPUT, STREAM
 from convforge.imaging.kernels import Kernel, KernelError, lengths_along, load_kernel
@@ -49,9 +49,13 @@ def kernel_for(
     return replace(kernel, name=f"{kernel.name} (spacing {gaps} um along {' x '.join(needed)})")
 
 
-def check_volume(kernel: Kernel, sources: Sequence[str], target: str) -> None:
-    """Raise ``ValueError`` for a kernel along Z where images are filtered one by one in memory."""
+def check_volume(kernel: Kernel, sources: Sequence[str], target: str, suffix: str | None) -> None:
+    """Raise ``ValueError`` for a kernel along Z where images are filtered one by one in memory.
+
+    `suffix` is that of --format.
+    """
     from convforge.imaging.windowed import format_of, place_of
+    from convforge.imaging.windowed.slices import SliceFolder
 
     if kernel.depth is None:
         return
@@ -60,10 +64,11 @@ def check_volume(kernel: Kernel, sources: Sequence[str], target: str) -> None:
         place = place_of(source)
         if STREAM in (source, target):
             raise ValueError(f"{STREAM} is one image in memory, and {why}; name files")
-        if is_folder_of_images(place) and not is_stack(place, place_of(target)):
+        here = with_slices(place, place_of(target), suffix, volume=True)
+        if is_folder_of_images(place) and not (isinstance(here, SliceFolder) or is_stack(place, here)):
             raise ValueError(
-                f"{source}: its images are filtered one by one, and {why}; name an array as OUT, such as out.zarr, to "
-                "read the folder as a stack"
+                f"{source}: its images are filtered one by one, and {why}; to read the folder as a stack, name an "
+                "array as OUT, such as out.zarr, or add --format tif"
             )
         if format_of(place) is None:
             raise ValueError(

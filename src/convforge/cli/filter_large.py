@@ -27,12 +27,13 @@ def is_large(source: Place, target: Place, memory: int | None, max_pixels: int, 
     That is so
 
     - with --memory, and for a kernel that reaches along Z (`volume`);
-    - for URLs, and for formats that only units know: Zarr and folders of slices;
+    - for URLs, and for what only units know: Zarr, folders of slices, slides such as .svs, and endings such as .btf;
     - for more samples than --max-pixels allows, unless it is below its default, which asks to refuse large images;
     - from TIFF to TIFF, if the source has tiles, reduced copies, 64-bit offsets (BigTIFF) or OME-XML, so that the
-      result has them too.
+      result has them too;
+    - to a name that ends in .ome.tif, so that the result has OME-XML.
 
-    The last two hold only if units know both formats and can read the source, else memory is tried.
+    The last three hold only if units know both formats and can read the source, else memory is tried.
     """
     from convforge.imaging.formats.tiff import is_structured
     from convforge.imaging.windowed import Url, format_of, open_windows
@@ -47,7 +48,7 @@ def is_large(source: Place, target: Place, memory: int | None, max_pixels: int, 
         samples = prod(open_windows(source).layout.shape)
     except ValueError:  # reported where the image is read
         return False
-    if samples > max_pixels >= MAX_PIXELS:
+    if samples > max_pixels >= MAX_PIXELS or target.name.lower().endswith((".ome.tif", ".ome.tiff")):
         return True
     return {source.suffix.lower(), target.suffix.lower()} <= {".tif", ".tiff"} and is_structured(source)
 
