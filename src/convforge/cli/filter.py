@@ -66,7 +66,7 @@ def filter_command(
         typer.Option(
             metavar="LETTERS",
             help="The axes of a .npy array or a TIFF stack: Y rows, X columns, C or S bands, Z depth, T time, I "
-            "images, such as ZYX or TZYXC. A stack is filtered plane by plane; one whose axes are unclear needs this.",
+            "images, such as ZYX or TZYXC. One whose axes are unclear needs this.",
         ),
     ] = None,
     max_pixels: Annotated[
@@ -104,8 +104,8 @@ def filter_command(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Filter in units that take at most so much memory together, such as 8GB: TIFF, .npy, .zarr. "
-            "[default: a quarter of the machine's, for images that always go in units]",
+            help="Filter in units that take at most so much memory together, such as 8GB. [default: a "
+            "quarter of the machine's, where an image goes in units]",
         ),
     ] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a run in units will take: bytes and disk before it starts, and the time as soon as some units are done."""
+"""Forecast of a run in units: bytes and disk before it starts, the time as soon as some units are done."""
 
 from __future__ import annotations
 

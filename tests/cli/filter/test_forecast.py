@@ -1,4 +1,4 @@
-"""What `convforge filter` says before and while it filters in units: bytes, notes, disk, expected time, interrupts."""
+"""The report of a run in units before and while it runs: bytes, notes, disk, expected time, interrupts."""
 
 from __future__ import annotations
 

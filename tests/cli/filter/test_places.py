@@ -109,9 +109,10 @@ def test_a_name_that_promises_more_than_memory_writes_goes_in_units(
     assert is_large(tmp_path / source, tmp_path / target, None, MAX_PIXELS) == large
 
 
-@pytest.mark.parametrize("name", ["b.ome.tif", "b.btf"])
-def test_the_result_is_what_its_name_promises(tmp_path: Path, done: Callable[..., Ran], name: str) -> None:
-    done(written(tmp_path, "a.tif"), tmp_path / name, "--kernel", "identity")
+@pytest.mark.parametrize(("source", "name"), [("a.tif", "b.ome.tif"), ("a.tif", "b.btf"), ("a.svs", "b.tif")])
+def test_the_result_is_what_its_name_promises(tmp_path: Path, done: Callable[..., Ran], source: str, name: str) -> None:
+    ran = done(written(tmp_path, source), tmp_path / name, "--kernel", "identity")
+    assert "\nunits" in ran.out
     with tifffile.TiffFile(tmp_path / name) as file:
         assert file.is_ome == (name == "b.ome.tif")
         np.testing.assert_array_equal(file.asarray(), IMAGE)

@@ -60,7 +60,8 @@ def test_a_spacing_that_is_given_goes_before_that_of_the_file(tmp_path: Path) ->
     volume = STACK[:, 0].astype(np.uint16)
     sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 1.0}
     tifffile.imwrite(tmp_path / "a.ome.tif", volume, ome=True, metadata={"axes": "ZYX", **sizes})
-    for spacing, kernel in ((None, "gaussian:1,2,2px"), ({"X": np.float32(0.25), "Y": 1}, "gaussian:1,1,4px")):
+    given: Any = {"X": np.float32(0.25), "Y": 1}
+    for spacing, kernel in ((None, "gaussian:1,2,2px"), (given, "gaussian:1,1,4px")):
         convforge.filter_large(tmp_path / "a.ome.tif", tmp_path / "b.npy", "gaussian:1,1,1um", spacing=spacing)
         np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), convforge.filter(volume, kernel, axes="ZYX"))
 
