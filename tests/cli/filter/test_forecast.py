@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.cli.commands import Ran
 from tests.cli.filter.images import RANDOM
 from tests.imaging.pipeline.large import kept, names, recipe, zarr_array
 
+from convforge.cli import filter_forecast
 from convforge.cli.filter_forecast import SECONDS, Expected, bytes_of, size_text
 from convforge.imaging.pipeline.large import LargeFilter
 from convforge.imaging.selection import Selection
@@ -151,3 +153,19 @@ def test_an_interrupt_before_the_first_unit_leaves_nothing(
     ran = run(pyramid, tmp_path / "b.tif", *EDGES)
     assert (ran.code, ran.err) == (130, f"convforge: interrupted; {tmp_path / 'b.tif'} was not written\n")
     assert names(tmp_path) == ["a.tif"]
+
+
+def test_a_terminal_has_the_bar_and_elsewhere_a_line_says_the_time(
+    run: Callable[..., Ran], pyramid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_forecast, "SECONDS", 0.0)
+    words = (pyramid, tmp_path / "b.tif", *EDGES, "--memory", "12kB", "--jobs", "1")
+    ran = run(*words)
+    assert (ran.code, ran.err) == (0, "")
+    assert re.fullmatch(r"about \d+ s more \(after 4 of 30 units\)", ran.line("expected"))
+    assert ran.out.index("\nmemory") < ran.out.index("\nexpected") < ran.out.index("\ndone")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    ran = run(*words)
+    assert ran.code == 0
+    assert "30/30" in ran.err
+    assert "\nexpected" not in ran.out
