@@ -3,10 +3,10 @@
     ```{command} convforge explain n1c3h64w64_k1r3s3_st1_p1_f32_nchw
     ```
 
-All commands of a page run in one temporary folder, so that one can use the files of another; it holds a photograph,
-astronaut.png, a stack of planes, stacks/cells.npy, and the students' files of examples/ from the start. The option
-``exit`` says which exit code is expected (0 by default); any other fails the build. The option ``picture`` names a file
-that the command wrote, to be shown below.
+All commands of a page run in one temporary folder, so that one can use the files of another. From the start it holds a
+photograph, astronaut.png, a stack of planes, stacks/cells.npy, the students' files of examples/, and the files that
+`example_files` has for the page. The option ``exit`` says which exit code is expected (0 by default); any other fails
+the build. The option ``picture`` names a file that the command wrote, to be shown below.
 
 The directive ``script`` has lines of bash as its content and runs them in the same folder, where `convforge` is the
 checkout's; the block is shown with what it printed below.
@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
+from example_files import OF_PAGE
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -135,9 +136,12 @@ def _folder(docname: str) -> Path:
         source = Path(spec.origin).parent / "data" / PHOTOGRAPHS["astronaut"]
         shutil.copyfile(source, _folders[docname] / "astronaut.png")
         (_folders[docname] / "stacks").mkdir()
-        np.save(_folders[docname] / "stacks" / "cells.npy", np.zeros((200, 25, 25), np.uint8))
+        planes = np.add.outer(np.arange(200), np.add.outer(np.arange(25), np.arange(25)))
+        np.save(_folders[docname] / "stacks" / "cells.npy", planes.astype(np.uint8))
         for example in (Path(__file__).parents[2] / "examples").glob("student_*"):
             shutil.copyfile(example, _folders[docname] / example.name)
+        if docname in OF_PAGE:
+            OF_PAGE[docname](_folders[docname])
     return _folders[docname]
 
 

@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import ndimage
+from tests.imaging.pipeline.large import recipe
 
 import convforge
-from convforge.imaging.kernels import KernelError, load_kernel
+from convforge.imaging.image import Image
+from convforge.imaging.kernels import KernelError, lengths_along, load_kernel
+from convforge.imaging.pipeline.lanes import Clock
+from convforge.imaging.pipeline.recipe import Depth
+from convforge.imaging.sigmas import SigmasError, spacing_from
 
 RANDOM = np.random.default_rng(5)
 VOLUME = RANDOM.integers(0, 60000, (9, 40, 50), dtype=np.uint16)
@@ -83,3 +88,25 @@ def test_axes_strides_and_bands_of_a_volume() -> None:
             convforge.filter(image[:, :, 0], "gaussian:1,1,1px", axes=axes)
     with pytest.raises(ValueError, match="reaches along Z"):
         list(convforge.filter_many([image[0, 0, 0]], "gaussian:1,1,1px"))
+
+
+def test_an_image_in_memory_is_not_filtered_along_z() -> None:
+    depth = Depth.centred((0.25, 0.5, 0.25))
+    volume = recipe("box:3", depth=depth)
+    with pytest.raises(ValueError, match="an image in memory is filtered plane by plane"):
+        volume(Image(VOLUME, pages=True), Clock())
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [("gaussian:1,2,3um", "ZYX"), ("gaussian:0,1um", "X"), ("Gaussian:1nm", "YX"), ("gaussian:1,2,3px", ""),
+     ("gaussian:5:1", ""), ("box:3", ""), ("1 1; 1 1", "")],
+)  # fmt: skip
+def test_axes_whose_spacing_is_needed(text: str, letters: str) -> None:
+    assert lengths_along(text) == letters
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1,2,3,4", "1;2", "nan", "1e999", "1,,2", "2um"])
+def test_a_spacing_that_is_none(text: str) -> None:
+    with pytest.raises(SigmasError, match="is no spacing; write the distance"):
+        spacing_from(text)

@@ -23,8 +23,9 @@ def filter_command(
         list[str],
         typer.Argument(
             metavar="IN... OUT",
-            help="IN: PNG, JPEG, TIFF, .npy, .zarr, a folder of images, a URL, or - for standard input. OUT: its "
-            "ending names the format; it may be IN, or - for standard output. With several IN it is a folder.",
+            help="IN: PNG, JPEG, TIFF, a slide (.svs, .ndpi, ...), .npy, .zarr, a folder of images, a URL, or - for "
+            "standard input. OUT: its ending names the format; it may be IN, or - for standard output. With several "
+            "IN it is a folder.",
         ),
     ],
     kernel: Annotated[
@@ -32,9 +33,17 @@ def filter_command(
         typer.Option(
             metavar='NAME|FILE|"1 1 1; 1 -8 1; 1 1 1"',
             help="laplacian, sobel-x, sobel-y, scharr-x, scharr-y, gaussian:SIZE:SIGMA, log:SIZE:SIGMA (its "
-            "Laplacian), box:SIZE, sharpen, emboss or identity; a .npy or text file; or the matrix. It is not flipped.",
+            "Laplacian), box:SIZE, sharpen, emboss or identity; gaussian:2px, gaussian:0.5um, or sigma along Z, Y and "
+            "X as in gaussian:2,0.5,0.5um; a .npy or text file; or the matrix. It is not flipped.",
         ),
     ],
+    spacing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[Z,]Y,X",
+            help="Distance of the samples in micrometres, for sigma in nm, um or mm. [default: as IN says]",
+        ),
+    ] = None,
     channels: Annotated[str, typer.Option(metavar="each|sum", help="Each band by itself, or all summed.")] = "each",
     method: Annotated[str, typer.Option(help="An algorithm of conv2d, such as direct_rows or fft.")] = "auto",
     stride: Annotated[str, typer.Option(metavar="N|HxW", help="Keep every so many-th row and column.")] = "1",
@@ -57,7 +66,7 @@ def filter_command(
         typer.Option(
             metavar="LETTERS",
             help="The axes of a .npy array or a TIFF stack: Y rows, X columns, C or S bands, Z depth, T time, I "
-            "images, such as ZYX or TZYXC. A stack is filtered plane by plane; one whose axes are unclear needs this.",
+            "images, such as ZYX or TZYXC. One whose axes are unclear needs this.",
         ),
     ] = None,
     max_pixels: Annotated[
@@ -95,8 +104,8 @@ def filter_command(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Filter .npy or .zarr in units that take at most so much memory together, such as 8GB. "
-            "[default: a quarter of the machine's, for .zarr and for .npy beyond --max-pixels]",
+            help="Filter in units that take at most so much memory together, such as 8GB. [default: a "
+            "quarter of the machine's, where an image goes in units]",
         ),
     ] = None,
 ) -> None:
@@ -106,17 +115,22 @@ def filter_command(
     at the end. For a folder or several images, OUT is a folder (created if missing) with the same file names; failures
     are listed last.
     """
+    from convforge.cli.filter_kernel import check_volume, kernel_for
     from convforge.imaging.axes import Axes
-    from convforge.imaging.kernels import load_kernel
-    from convforge.imaging.pipeline.recipe import Recipe
+    from convforge.imaging.pipeline.recipe import Depth, Recipe
     from convforge.imaging.selection import Selection
 
     *sources, target = places
     if not sources:
         raise ValueError(f"{target} is the only name; write IN and OUT")
-    chosen, border = load_kernel(kernel), border_of(border)
+    letters = None if axes is None else Axes(axes.upper()).letters
+    chosen = kernel_for(kernel, sources, target, spacing=spacing, axes=letters, max_pixels=max_pixels)
+    suffix = suffix_of(format_)
+    check_volume(chosen, sources, target, suffix)
+    border = border_of(border)
     recipe = Recipe(
         taps=chosen.values,
+        depth=None if chosen.depth is None else Depth.centred(chosen.depth.tolist()),
         channels=one_of(channels, ("each", "sum"), "--channels"),
         algorithm=known_method(method, device),
         stride=stride_of(stride),
@@ -128,10 +142,10 @@ def filter_command(
         gray=gray,
         device=device,
         max_pixels=max_pixels,
-        axes=None if axes is None else Axes(axes.upper()).letters,
+        axes=letters,
         selection=Selection.of(region=region, channel=channel, z=z, time=time),
     )
-    options = Options(recursive, suffix_of(format_), jobs, None if memory is None else parse_bytes(memory))
+    options = Options(recursive, suffix, jobs, None if memory is None else parse_bytes(memory))
     _filter(sources, target, chosen, recipe, options)
 
 
@@ -189,13 +203,13 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
             options.refuse("--format", why=f"a folder of images or with {STREAM} as OUT; {target} names the format")
         filter_piped(source, target, kernel, recipe, options.suffix)
         return
-    there = place_of(source)
-    here = with_slices(there, place_of(target), options.suffix)
-    if is_folder_of_images(there) and not is_stack(there, here):
+    there, volume = place_of(source), recipe.depth is not None
+    here = with_slices(there, place_of(target), options.suffix, volume=volume)
+    if is_folder_of_images(there) and not volume and not is_stack(there, here):
         filter_folder(
             there, local(here), kernel, recipe, recursive=options.recursive, suffix=options.suffix, jobs=options.threads
         )
-    elif is_large(there, here, options.memory, recipe.max_pixels):
+    elif is_large(there, here, options.memory, recipe.max_pixels, volume=volume):
         what = "one stack" if is_folder_of_images(there) else "one image"
         options.refuse("--recursive", why=f"a folder of images; {source} is {what}")
         if not isinstance(here, SliceFolder):

@@ -65,7 +65,7 @@ def filter_several(
 
     _check_folder(out, "several images go to a folder")
     pairs = _pairs(sources, out, suffix)
-    large = [pair for pair in pairs if is_large(*pair, None, recipe.max_pixels)]
+    large = [pair for pair in pairs if is_large(*pair, None, recipe.max_pixels, volume=recipe.depth is not None)]
     small = [
         Job(source, target) for source, target in pairs if isinstance(source, Path) and (source, target) not in large
     ]

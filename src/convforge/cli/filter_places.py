@@ -27,13 +27,17 @@ def is_stack(source: Place, target: Place) -> bool:
 
 
 def only_in_units(place: Place, *, read: bool) -> bool:
-    """True for formats that are not read or written in memory: Zarr and folders of slices."""
+    """True for what is not read or written in memory: Zarr, folders of slices, and endings such as .btf or .svs."""
+    from convforge.imaging.files import WRITABLE_SUFFIXES
     from convforge.imaging.windowed import format_of, slices, zarr
 
     if isinstance(place, slices.SliceFolder):
         return True
-    kind = format_of(place)
-    return kind is zarr.FORMAT or (read and kind is slices.FORMAT)
+    kind, suffix = format_of(place), place.suffix.lower()
+    if kind is None or kind is zarr.FORMAT:
+        return kind is not None
+    known = kind.suffixes + (kind.reads if read else ())
+    return (read and kind is slices.FORMAT) or (suffix in known and suffix not in WRITABLE_SUFFIXES)
 
 
 def names_an_image(place: Place) -> bool:
@@ -44,15 +48,16 @@ def names_an_image(place: Place) -> bool:
     return place.suffix.lower() in {*WRITABLE_SUFFIXES, *(suffix for kind in FORMATS for suffix in kind.suffixes)}
 
 
-def with_slices(source: Place, target: Place, suffix: str | None) -> Place:
+def with_slices(source: Place, target: Place, suffix: str | None, *, volume: bool = False) -> Place:
     """Return the target as a folder of slices, if --format names the format of its files and it is no image.
 
-    A folder of images as source stays one whose images are filtered one by one.
+    A folder of images as source stays one whose images are filtered one by one, unless it is filtered as a `volume`,
+    by a kernel that reaches along Z.
     """
     from convforge.imaging.windowed import Url
     from convforge.imaging.windowed.slices import SliceFolder
 
-    if suffix is None or is_folder_of_images(source) or isinstance(target, Url):
+    if suffix is None or (is_folder_of_images(source) and not volume) or isinstance(target, Url):
         return target
     if is_folder_of_images(target) or not (target.exists() or names_an_image(target)):
         return SliceFolder.of(target, suffix)

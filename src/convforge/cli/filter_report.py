@@ -36,7 +36,9 @@ def print_method(plan: Plan, recipe: Recipe, more: Reason | None = None) -> None
 
 
 def kernel_text(kernel: Kernel, recipe: Recipe) -> str:
-    rows, columns = kernel.shape
+    size = "x".join(map(str, kernel.shape))
+    if kernel.depth is not None:
+        size = f"{kernel.depth.size}x{size} along Z, Y and X"
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
     bands = "bands summed" if recipe.channels == "sum" else "each band by itself"
     border = {  # libraries use different names for the first two
@@ -44,7 +46,7 @@ def kernel_text(kernel: Kernel, recipe: Recipe) -> str:
         "symmetric": "symmetric (edge pixel repeated)",
         "constant": f"constant {recipe.cval:g}",
     }.get(recipe.border, recipe.border)
-    return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
+    return f"{kernel.name}, {size}, {bands}, border {border}{steps}"
 
 
 def count_of(number: int, noun: str) -> str:
@@ -52,12 +54,8 @@ def count_of(number: int, noun: str) -> str:
 
 
 @contextmanager
-def failing(source: Place, recipe: Recipe) -> Iterator[None]:
-    """Turn an error of a file into a Failure.
-
-    Unnamed axes, a selection that the image does not have, and a method's refusal are wrong use (``ValueError``).
-    """
-    from convforge.errors import UnsupportedProblem
+def opened() -> Iterator[None]:
+    """Turn an error of a file into a Failure; unnamed axes and a selection that it does not have are wrong use."""
     from convforge.imaging.files import AxesError, ImageError
     from convforge.imaging.selection import SelectionError
 
@@ -65,12 +63,22 @@ def failing(source: Place, recipe: Recipe) -> Iterator[None]:
         yield
     except (AxesError, SelectionError):
         raise
+    except ImageError as error:
+        raise Failure(str(error)) from error
+
+
+@contextmanager
+def failing(source: Place, recipe: Recipe) -> Iterator[None]:
+    """Turn an error of a file into a Failure, as :func:`opened`; a method's refusal is wrong use (``ValueError``)."""
+    from convforge.errors import UnsupportedProblem
+
+    try:
+        with opened():
+            yield
     except UnsupportedProblem as error:
         raise ValueError(reason_of(error, recipe)) from error
     except MemoryError as error:
         raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
-    except ImageError as error:
-        raise Failure(str(error)) from error
 
 
 def reason_of(error: Exception, recipe: Recipe) -> str:

@@ -58,7 +58,7 @@ class KernelError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A two-dimensional filter kernel (R, S) for cross-correlation."""
+    """A two-dimensional filter kernel (R, S) for cross-correlation, or one (D, R, S) of planes and along Z."""
 
     name: str  # as the user gave it: a name, a path, or "matrix"
     values: npt.NDArray[np.float64]  # (R, S), finite, read-only
@@ -102,7 +102,7 @@ def load_kernel(text: str | os.PathLike[str], spacing: Mapping[str, float | None
     Returns
     -------
     Kernel
-        float64 values (R, S).
+        float64 values (R, S), and the taps along Z (D,) if the kernel reaches along Z.
 
     Raises
     ------
@@ -194,11 +194,21 @@ def named_kernel(text: str, spacing: Mapping[str, float | None] | None = None) -
     )
 
 
-def needs_spacing(text: str) -> bool:
-    """True for a kernel whose sigma is given in a unit of length."""
+def lengths_along(text: str) -> str:
+    """Return the letters of the axes whose sigma is given in a unit of length, so that their spacing is needed.
+
+    ``KernelError`` for a sigma that makes no kernel, such as a negative one.
+
+    Examples
+    --------
+    >>> lengths_along("gaussian:2,0.5,0.5um"), lengths_along("gaussian:2px"), lengths_along("sobel-x")
+    ('ZYX', '', '')
+    """
     head, _, argument = _canonical(text).partition(":")
     sigmas = _sigmas(text, argument) if head == "gaussian" else None
-    return sigmas is not None and sigmas.unit != PIXELS
+    if sigmas is None or sigmas.unit == PIXELS:
+        return ""
+    return "".join(letter for letter, value in zip(sigmas.letters, sigmas.values, strict=True) if value)
 
 
 def _sigmas(text: str, argument: str) -> Sigmas | None:

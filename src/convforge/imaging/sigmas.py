@@ -20,6 +20,7 @@ TRUNCATE = 4.0
 LARGEST_RADIUS = 2047
 
 _VALUES = re.compile(rf"([0-9.e+\-, ]+)({'|'.join([PIXELS, *LENGTHS])})", re.IGNORECASE)
+_SPACING = re.compile(r"[0-9.e+\-, ]+")
 
 
 class SigmasError(ValueError):
@@ -86,7 +87,7 @@ class Sigmas:
                 if not gap:
                     raise SigmasError(
                         f"the distance of the samples along {letter} is not known, so {value:g} {self.unit} is no "
-                        "number of pixels; name it (--spacing), or give sigma in px"
+                        "number of pixels; name it with --spacing (spacing= of filter_large), or give sigma in px"
                     )
                 sigma = value * LENGTHS[self.unit] / gap
             radius = int(TRUNCATE * sigma + 0.5)
@@ -96,3 +97,24 @@ class Sigmas:
             line = np.exp(-0.5 * steps * steps)
             lines.append(line / line.sum())
         return lines
+
+
+def spacing_from(text: str) -> dict[str, float]:
+    """Parse distances of samples in micrometres, by the letter of the axis.
+
+    One value is that of Y and X, two are Y and X, three are Z, Y and X. ``SigmasError`` for other values.
+
+    Examples
+    --------
+    >>> spacing_from("2,0.25,0.25"), spacing_from("0.5")
+    ({'Z': 2.0, 'Y': 0.25, 'X': 0.25}, {'Y': 0.5, 'X': 0.5})
+    """
+    how = "write the distance of the samples in micrometres, such as 0.25, or along Z, Y and X, such as 2,0.25,0.25"
+    try:
+        values = [float(word) for word in text.split(",")] if _SPACING.fullmatch(text) else []
+    except ValueError:
+        values = []
+    if not 1 <= len(values) <= 3 or not all(0 < value < math.inf for value in values):
+        raise SigmasError(f"{text!r} is no spacing; {how}")
+    values = values * 2 if len(values) == 1 else values
+    return dict(zip("ZYX"[-len(values) :], values, strict=True))

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tifffile
+from tests.cli.commands import Ran
+from tests.imaging.pipeline.large import names
 
 from convforge.cli import filter_large as command
 from convforge.cli.filter_large import is_large
-from convforge.imaging import windowed
-from convforge.imaging.image import MAX_PIXELS, ImageError
-from convforge.imaging.windowed import Layout, Url, WindowFormat, npy
+from convforge.imaging.files import write_image
+from convforge.imaging.image import MAX_PIXELS, Image
+from convforge.imaging.windowed import Url
 from convforge.imaging.windowed.slices import SliceFolder
 
 IMAGE = np.random.default_rng(5).integers(0, 256, (64, 48), dtype=np.uint8)
 
 
-@dataclass
-class TiffReader:
-    """What the rule needs of a reader of TIFF in windows."""
-
-    path: Path
-
-    def __post_init__(self) -> None:
-        with tifffile.TiffFile(self.path) as file:
-            if file.pages.first.colormap is not None:
-                raise ImageError(f"{self.path}: palette")
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(tifffile.imread(self.path).shape, np.dtype(np.uint8))
-
-
-@pytest.fixture
-def tiff_in_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let units know TIFF, whether or not they do."""
-    known = WindowFormat(
-        "TIFF",
-        (".tif", ".tiff"),
-        Path.is_file,
-        TiffReader,
-        npy.arranged,
-        npy.create,
-        npy.FORMAT.reopen,  # type: ignore[arg-type]
-    )
-    formats = (known, *windowed.FORMATS)
-    monkeypatch.setattr(windowed.format_of, "__defaults__", (formats,))
-    monkeypatch.setattr(windowed.open_windows, "__defaults__", (formats,))
-
-
-def written(folder: Path, name: str, **options: Any) -> Path:
+def written(folder: Path, name: str, *, cut: bool = False, **options: Any) -> Path:
+    """A TIFF; `cut` takes away its end."""
     tifffile.imwrite(folder / name, IMAGE, **options)
+    if cut:
+        (folder / name).write_bytes((folder / name).read_bytes()[:-200])
     return folder / name
 
 
-@pytest.mark.usefixtures("tiff_in_units")
 @pytest.mark.parametrize(
     ("name", "options", "large"),
     [
@@ -66,6 +37,7 @@ def written(folder: Path, name: str, **options: Any) -> Path:
         ("tiled.tif", {"tile": (16, 16)}, True),
         ("big.tiff", {"bigtiff": True}, True),
         ("a.ome.tif", {"ome": True}, True),
+        ("cut.tif", {"tile": (16, 16), "cut": True}, False),
         ("palette.tif", {"tile": (16, 16), "photometric": "palette", "colormap": np.zeros((3, 256), "u2")}, False),
     ],
 )
@@ -79,7 +51,6 @@ def test_a_tiff_that_has_more_than_pixels_goes_in_units(
     assert is_large(source, tmp_path / "b.tif", 10**9, MAX_PIXELS)
 
 
-@pytest.mark.usefixtures("tiff_in_units")
 def test_reduced_copies_are_seen_in_a_chain_and_in_a_directory_of_the_first(tmp_path: Path) -> None:
     for name, subifds in (("chain.tif", 0), ("tree.tif", 1)):
         with tifffile.TiffWriter(tmp_path / name) as file:
@@ -89,7 +60,6 @@ def test_reduced_copies_are_seen_in_a_chain_and_in_a_directory_of_the_first(tmp_
 
 
 @pytest.mark.parametrize("names", [("a.npy", "b.npy"), ("a.tif", "b.tif"), ("a.npy", "b.tif")])
-@pytest.mark.usefixtures("tiff_in_units")
 def test_more_samples_than_the_limit_go_in_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
 ) -> None:
@@ -113,3 +83,61 @@ def test_what_only_units_know_goes_in_units(tmp_path: Path) -> None:
     assert is_large(tmp_path / "slices", tmp_path / "b.npy", None, MAX_PIXELS)
     assert not is_large(source, tmp_path / "slices", None, MAX_PIXELS), "a mistake that is said where files are written"
     assert not is_large(tmp_path / "none.npy", tmp_path / "b.npy", None, MAX_PIXELS)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "large"),
+    [
+        ("a.npy", "b.ome.tif", True),
+        ("a.tif", "b.OME.TIFF", True),
+        ("a.tif", "b.btf", True),
+        ("a.btf", "b.tif", True),
+        ("a.svs", "b.npy", True),
+        ("a.png", "b.ome.tif", False),
+        ("palette.tif", "b.ome.tif", False),
+        ("a.tif", "b.npy", False),
+    ],
+)
+def test_a_name_that_promises_more_than_memory_writes_goes_in_units(
+    tmp_path: Path, source: str, target: str, large: bool
+) -> None:
+    np.save(tmp_path / "a.npy", IMAGE)
+    write_image(tmp_path / "a.png", Image(IMAGE))
+    written(tmp_path, "palette.tif", photometric="palette", colormap=np.zeros((3, 256), "u2"))
+    for name in ("a.tif", "a.btf", "a.svs"):
+        written(tmp_path, name)
+    assert is_large(tmp_path / source, tmp_path / target, None, MAX_PIXELS) == large
+
+
+@pytest.mark.parametrize(("source", "name"), [("a.tif", "b.ome.tif"), ("a.tif", "b.btf"), ("a.svs", "b.tif")])
+def test_the_result_is_what_its_name_promises(tmp_path: Path, done: Callable[..., Ran], source: str, name: str) -> None:
+    ran = done(written(tmp_path, source), tmp_path / name, "--kernel", "identity")
+    assert "\nunits" in ran.out
+    with tifffile.TiffFile(tmp_path / name) as file:
+        assert file.is_ome == (name == "b.ome.tif")
+        np.testing.assert_array_equal(file.asarray(), IMAGE)
+
+
+@pytest.mark.parametrize("memory", [(), ("--memory", "1GB")])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("long.tif", "b.ome.tif"), ("b.ome.tif: OME-TIFF has no samples of int64", "--out-dtype")),
+        (("cmyk.tif", "b.tif"), ("cmyk.tif: CMYK colours", "convert the image")),
+        (("mixed.tif", "b.tif"), ("mixed.tif: pages of different shapes",)),
+    ],
+)
+def test_a_tiff_that_is_refused_leaves_nothing(
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],
+    says: tuple[str, ...], memory: tuple[str, ...],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "a.tif")
+    tifffile.imwrite("long.tif", IMAGE.astype(np.int64))
+    tifffile.imwrite("cmyk.tif", np.zeros((64, 64, 4), np.uint8), photometric="separated", tile=(32, 32))
+    with tifffile.TiffWriter("mixed.tif") as file:
+        file.write(IMAGE, tile=(16, 16))
+        file.write(IMAGE[:50, :30], tile=(16, 16))
+    before = names(tmp_path)
+    refused(1, *words, "--kernel", "box:3", *memory, says=says)
+    assert names(tmp_path) == before

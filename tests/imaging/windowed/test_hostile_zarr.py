@@ -51,7 +51,7 @@ def refused(path: Path) -> str:
         FORMAT.create(target, layout, reader)
         reader.fingerprint()
         FORMAT.lost(reader, layout)
-        FORMAT.notes(reader, layout)
+        FORMAT.source_notes(reader)
     except ImageError as error:
         return str(error)
     return ""
@@ -200,7 +200,7 @@ def test_an_absurd_shape_takes_no_memory(tmp_path: Path, shape: list[int]) -> No
     path = stored(tmp_path / "a.zarr", {**V3, "shape": shape})
     reader = open_windows(path)
     assert reader.read((slice(0, 2), slice(0, 3))).shape == (2, 3)
-    assert FORMAT.notes(reader, reader.layout)
+    assert FORMAT.source_notes(reader)
     target, named = tmp_path / "b.ome.zarr", replace(reader.layout, axes="YX")
     layout = FORMAT.arranged(named, target, reader)
     FORMAT.create(target, layout, reader)
@@ -260,15 +260,15 @@ def test_lost_chunks_are_counted(tmp_path: Path, more: Any) -> None:
     version = "0.4" if "dimension_separator" in more else "0.5"
     source = ome_zarr(tmp_path / "a.zarr", [IMAGE + 1, IMAGE[::2, ::2]], "yx", version=version, array=more)
     reader = open_windows(source)
-    assert FORMAT.notes(reader, reader.layout) == ()
+    assert FORMAT.source_notes(reader) == ()
     name = {"0.4": "1.0"}.get(version, "1.0" if more else "c/1/0")
     (source / "0" / name).unlink()
     (source / "0" / "note.txt").write_text("")
     reader = open_windows(source)
     wanted = f"{source}: 1 of 4 chunks are not stored; they are read as the fill value 0"
-    assert FORMAT.notes(reader, reader.layout) == (wanted,)
+    assert FORMAT.source_notes(reader) == (wanted,)
     assert not reader.read((slice(16, 20), slice(0, 16))).any()
-    assert FORMAT.notes(open_windows(kept(tmp_path / "b.npy", IMAGE)), reader.layout) == ()
+    assert FORMAT.source_notes(open_windows(kept(tmp_path / "b.npy", IMAGE))) == ()
 
 
 def test_a_group_that_is_no_image_names_an_array_in_it(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_an_array_is_written_and_read(s3: S3, tmp_path: Path, kind: str, capfd: 
     assert reader.layout == source.layout
     assert reader.attributes == source.attributes
     np.testing.assert_array_equal(reader.read(EVERYTHING), IMAGE[::-1])
-    assert FORMAT.notes(reader, reader.layout) == ()
+    assert FORMAT.source_notes(reader) == ()
     assert format_of(Url(f"{url}/0")) is FORMAT
     assert sorted(name.split("/")[-1] for name in s3.names() if "z" in name.split("/")[-1]) == sorted(
         path.name for path in local.rglob("*z*") if path.is_file()
@@ -229,7 +229,7 @@ def test_the_fingerprint_covers_names_versions_and_metadata(s3: S3, tmp_path: Pa
     s3.client.delete_object(Bucket=BUCKET, Key="a.zarr/c/2/1")
     reader = open_windows(url)
     seen.append(reader.fingerprint())
-    assert FORMAT.notes(reader, reader.layout) == (
+    assert FORMAT.source_notes(reader) == (
         "s3://images/a.zarr: 1 of 6 chunks are not stored; they are read as the fill value 0",
     )
     text = s3.client.get_object(Bucket=BUCKET, Key="a.zarr/zarr.json")["Body"].read()
@@ -322,7 +322,7 @@ def test_google_cloud_storage_is_written_and_read(tmp_path: Path, monkeypatch: p
         reader = open_windows(target)
         assert reader.layout == source.layout
         assert (reader.read(EVERYTHING) == 1).all()
-        assert FORMAT.notes(reader, reader.layout) == ()
+        assert FORMAT.source_notes(reader) == ()
         before = reader.fingerprint()
         server.objects["folder/b.ome.zarr/0/c/0/0"] = (99, b"x")
         assert open_windows(target).fingerprint() != before
@@ -337,7 +337,7 @@ def test_http_is_read(http: str, tmp_path: Path, version: str) -> None:
     reader = open_windows(url)
     assert reader.layout == open_windows(local).layout
     np.testing.assert_array_equal(reader.read(EVERYTHING), IMAGE)
-    assert FORMAT.notes(reader, reader.layout) == (
+    assert FORMAT.source_notes(reader) == (
         f"{url}: the store has no listing; chunks that are not stored are read as the fill value",
     )
     before = reader.fingerprint()

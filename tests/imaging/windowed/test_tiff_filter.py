@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.imaging.windowed.windows import PLAIN, noise, part, whole
 import convforge
 from convforge.imaging.image import ImageError
 from convforge.imaging.pipeline.large import LargeFilter
+from convforge.imaging.selection import Selection
 from convforge.imaging.windowed import Url, WindowWriter, open_windows
 
 GRIDS: tuple[dict[str, Any], ...] = (
@@ -62,6 +64,35 @@ def test_stack_to_ome_tiff(tmp_path: Path) -> None:
     with tifffile.TiffFile(tmp_path / "b.ome.tif") as file:
         assert file.series[0].axes == "TZYX"
         np.testing.assert_array_equal(file.series[0].asarray(), convforge.filter(array, "box:3", axes="TZYX"))
+
+
+@pytest.mark.parametrize("unit", ["centimeter", "inch", "none"])
+def test_a_region_keeps_the_resolution_and_a_stride_divides_it(tmp_path: Path, unit: str) -> None:
+    array = noise(64, 96)
+    tags = [(33922, "d", 6, (0.0, 0.0, 0.0, 9.0, 8.0, 0.0), True)]  # GeoTIFF's place of the first pixel
+    tifffile.imwrite(
+        tmp_path / "a.tif", array, tile=(16, 16), resolution=(20000, 10000), resolutionunit=unit, extratags=tags
+    )
+    region = Selection.of(region="16:48,32:", channel=None, z=None, time=None)
+    for chosen, stride, want in ((None, 1, (20000, 10000)), (region, 1, (20000, 10000)), (region, 2, (10000, 5000))):
+        one = replace(recipe("box:3", stride=(stride, stride)), selection=chosen)
+        run = LargeFilter(tmp_path / "a.tif", tmp_path / "b.tif", one)
+        lost = run().lost
+        with tifffile.TiffFile(tmp_path / "b.tif") as file:
+            page = file.pages.first
+            assert page.resolution == want
+            assert page.resolutionunit == {"none": 1, "inch": 2, "centimeter": 3}[unit]
+            assert (33922 in page.tags) == (chosen is None)
+        assert ("GeoTIFF's place" in lost) == (chosen is not None)
+
+
+@pytest.mark.parametrize(("name", "notes"), [("b.tif", 1), ("b.npy", 0), ("b.zarr", 0)])
+def test_only_a_result_in_jpeg_is_said_to_lose_detail(tmp_path: Path, name: str, notes: int) -> None:
+    if name == "b.zarr":
+        pytest.importorskip("tensorstore")
+    tifffile.imwrite(tmp_path / "a.tif", noise(64, 64, 3), photometric="rgb", compression="jpeg", tile=(32, 32))
+    run = LargeFilter(tmp_path / "a.tif", tmp_path / name, recipe("box:3"))
+    assert len([note for note in run.notes if "JPEG at quality 95" in note]) == len(run.notes) == notes
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".zarr", ".tif"])

@@ -4,7 +4,7 @@
 `many` (arrays), `folder` (files) and `large` (units of an image larger than memory) combine them.
 """
 
-from convforge.imaging.pipeline.large import filter_large
+from convforge.imaging.pipeline.large_call import filter_large
 from convforge.imaging.pipeline.many import filter_many
 
 __all__ = ["filter_large", "filter_many"]

@@ -9,30 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from convforge.call.arguments import IntPair, check_word, pair, refuse_others, whole_number
 from convforge.call.dispatch import runtime_of
-from convforge.imaging.axes import Axes
-from convforge.imaging.filtering import ELSEWHERE, kernel_array
-from convforge.imaging.image import Array, ImageError
-from convforge.imaging.kernels import load_kernel, needs_spacing
+from convforge.imaging.image import ImageError
 from convforge.imaging.pipeline.flow import flow, quick_turns
 from convforge.imaging.pipeline.heap import trim
 from convforge.imaging.pipeline.journal import Journal
 from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
-from convforge.imaging.pipeline.large_plan import LargePlan, spacing_of
+from convforge.imaging.pipeline.large_plan import LargePlan
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
-from convforge.imaging.pipeline.recipe import Depth, Recipe
 from convforge.imaging.windowed import Url, Windows, WindowWriter
 from convforge.imaging.windowed.result import publish, remove
-from convforge.problem import padding_mode_of
 
 # The stages of a unit, each with the steps of the clock that count for it.
 STAGES = {"read": ("read", "gray", "widen"), "filter": ("upload", "filter", "download"), "write": ("convert", "write")}
@@ -224,94 +216,3 @@ def _version() -> str:
         return version("convforge")
     except PackageNotFoundError:  # a frozen or copied package
         return "unknown"
-
-
-def _kernel_for(
-    kernel: Any, source: str, axes: str | None, spacing: Mapping[str, float] | None
-) -> tuple[Array, Depth | None]:
-    """Return the kernel of planes and along Z; sigma in a unit of length needs the spacing of the file."""
-    if not isinstance(kernel, str):
-        return kernel_array(kernel), None
-    known: dict[str, float | None] = {**spacing_of(source, axes), **(spacing or {})} if needs_spacing(kernel) else {}
-    loaded = load_kernel(kernel, known)
-    return loaded.values, None if loaded.depth is None else Depth.centred(loaded.depth.tolist())
-
-
-def filter_large(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    kernel: Array | str | os.PathLike[str],
-    *,
-    channels: str = "each",
-    border: str = "reflect",
-    cval: float = 0.0,
-    stride: IntPair = 1,
-    out_dtype: Any = None,
-    device: str | None = None,
-    algorithm: str = "auto",
-    axes: str | None = None,
-    spacing: Mapping[str, float] | None = None,
-    memory: int | None = None,
-    workers: int | None = None,
-    watch: Watch | None = None,
-    **others: Never,
-) -> Outcome:
-    """Filter an image that may be larger than memory, from a file to a file; continue a run that ended early.
-
-    Parameters
-    ----------
-    source, target : path-like
-        A Zarr array (`.zarr`) or a `.npy` file each. The target is replaced when the result is complete. Until then it
-        is written beside it, to a name that ends in `.incomplete`, with a journal that ends in `.journal`.
-    kernel, channels, border, cval, stride, out_dtype, device, algorithm, axes
-        As in :func:`convforge.filter`; without `axes`, those that the file names, or those that follow from its shape.
-        The device "cuda" stands for all GPUs of the machine. A kernel such as "gaussian:2,0.5,0.5um" (sigma along Z, Y
-        and X) needs the spacing of the samples.
-    spacing : mapping, optional
-        Distance of the samples in micrometres by the letter of the axis, such as {"Z": 2, "Y": 0.5, "X": 0.5}; by
-        default as the file says.
-    memory : int, optional
-        Limit in bytes of all parts of the image in work; by default a quarter of the machine's memory.
-    workers : int, optional
-        Threads that read and write; by default the number of cores, at least 2.
-    watch : callable, optional
-        Called with the number of finished units, of all units, and the rate as a text.
-
-    Returns
-    -------
-    Outcome
-        Units done now and before, seconds, and rate.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`convforge.filter`; also if a file cannot be read or written, if `memory` does not suffice for one
-        unit, or if an unfinished run with other arguments has left its journal.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     source, target = Path(folder, "a.npy"), Path(folder, "b.npy")
-    ...     np.save(source, np.full((1000, 40), 9, np.uint8))
-    ...     outcome = filter_large(source, target, "box:3", memory=100_000)
-    ...     outcome.units, np.load(target).max()
-    (16, np.uint8(9))
-    """
-    refuse_others("filter_large", others, ELSEWHERE)
-    if memory is not None and whole_number(memory, "memory") < 1:
-        raise ValueError(f"memory={memory} bytes must be at least 1")
-    if workers is not None and whole_number(workers, "workers") < 1:
-        raise ValueError(f"workers={workers} must be at least 1")
-    if axes is not None:
-        check_word(axes, "axes")
-    check_word(channels, "channels")
-    taps, depth = _kernel_for(kernel, os.fspath(source), axes, spacing)
-    recipe = Recipe(
-        taps=taps, depth=depth, channels=channels, border=padding_mode_of(border, "border"), cval=cval,
-        stride=pair(stride, "stride"), device=device or "cpu", algorithm=algorithm,
-        out_dtype=None if out_dtype is None else np.dtype(out_dtype), magnitude=False, scale=1.0, gray=False,
-        axes=None if axes is None else Axes(axes.upper()).letters,
-    )  # fmt: skip
-    run = LargeFilter(os.fspath(source), os.fspath(target), recipe, memory=memory, workers=workers)
-    return run() if watch is None else run(watch)

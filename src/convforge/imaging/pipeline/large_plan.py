@@ -107,10 +107,9 @@ class LargePlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know before the run starts."""
-        own = format_of(self.source)
-        told = [kind.notes(self.file, self.result) for kind in (own, self.format) if kind is not None]
-        return tuple(dict.fromkeys(note for notes in told for note in notes))
+        """Texts for the user to read before the run starts."""
+        read = format_of(self.source)
+        return (read.source_notes(self.file) if read else ()) + self.format.notes(self.file, self.result)
 
     def _part(self, letters: str) -> tuple[slice, slice] | None:
         """Return the rows and columns of the filter's result that are wanted; None for all."""
@@ -157,7 +156,7 @@ class LargePlan:
 
     @property
     def incomplete(self) -> Place:
-        """Where the result is written: beside its place, or in an object store there, where it shows at the end."""
+        """The place of the unfinished result: beside its final place, or in an object store there, but not visible."""
         return self.place if isinstance(self.place, Url) else self.place.with_name(self.place.name + INCOMPLETE)
 
     @property

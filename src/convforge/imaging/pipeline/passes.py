@@ -30,7 +30,7 @@ LARGEST_SIDE = 2**15
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a pass may use: bytes of all units in work, threads that read and write, and devices of one kind."""
+    """Limits of a pass: bytes of all units in work, threads that read and write, and devices of one kind."""
 
     memory: int
     workers: int

@@ -125,7 +125,12 @@ class Recipe:
             return pixels.astype(np.float64)
 
     def convolved(self, image: Image, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
-        """Compute the convolution, in the type of the result if no step follows, else in the type of the sums."""
+        """Compute the convolution, in the type of the result if no step follows, else in the type of the sums.
+
+        ``ValueError`` for a filter along Z, which is computed in units only.
+        """
+        if self.depth is not None:
+            raise ValueError("the kernel reaches along Z, and an image in memory is filtered plane by plane")
         dtype = self.dtype(image)
         if self.selection is None or self.selection.region is None:
             return convolver(lane, stack, out_dtype=self.computed_dtype(stack, dtype))

@@ -162,7 +162,8 @@ class WindowFormat:
     place, of that source. `create` makes an empty array of such a layout, with the compression and the attributes of
     the source as far as it can, and returns its writer; `reopen` returns the writer of such an array again. `is_own` is
     true for a path that holds an array of this format, which a result may replace. `lost` names what of a source a
-    result of this layout does not keep, `notes` what the user should know before.
+    result of this layout does not keep. Before a run the user is shown `notes` on a result of this layout, and
+    `source_notes` on a source.
     """
 
     name: str
@@ -175,5 +176,6 @@ class WindowFormat:
     lost: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=no_metadata)
     schemes: frozenset[str] = frozenset()  # of URLs that it reads
     written_schemes: frozenset[str] = frozenset()  # of URLs that it writes
-    notes: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=lambda source, layout: ())  # said at once
+    notes: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=lambda source, layout: ())
+    source_notes: Callable[[WindowReader], tuple[str, ...]] = field(default=lambda source: ())
     reads: tuple[str, ...] = ()  # suffixes of files that it reads and does not write

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.byte_ranges import SCHEMES
-from convforge.imaging.windowed.contract import WindowFormat
-from convforge.imaging.windowed.tiff.create import create, lost, notes, reopen
+from convforge.imaging.windowed.contract import Layout, Place, WindowFormat, WindowReader
+from convforge.imaging.windowed.tiff.create import create, description_of, is_ome, lost, notes, reopen
 from convforge.imaging.windowed.tiff.reader import TiffReader
-from convforge.imaging.windowed.tiff.storage import arranged
+from convforge.imaging.windowed.tiff.storage import arranged, storage_of
 
 HEADERS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
@@ -21,7 +22,18 @@ def is_tiff(path: Path) -> bool:
     return False
 
 
+def checked(layout: Layout, place: Place, source: WindowReader) -> Layout:
+    """Return the layout of :func:`arranged`; ``ImageError`` if the result is an OME-TIFF that cannot hold it."""
+    found = arranged(layout, place, source)
+    if is_ome(source, place.name):
+        try:
+            description_of(found, source, storage_of(found, source, place.name), place.name)
+        except ImageError as error:
+            raise ImageError(str(error).replace(place.name, str(place), 1)) from error
+    return found
+
+
 FORMAT = WindowFormat(
-    "TIFF", (".tif", ".tiff", ".tf2", ".tf8", ".btf"), is_tiff, TiffReader, arranged, create, reopen, lost, SCHEMES,
+    "TIFF", (".tif", ".tiff", ".tf2", ".tf8", ".btf"), is_tiff, TiffReader, checked, create, reopen, lost, SCHEMES,
     notes=notes, reads=(".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk"),
 )  # fmt: skip

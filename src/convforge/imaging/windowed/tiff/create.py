@@ -147,9 +147,9 @@ def metadata_of(layout: Layout, source: WindowReader) -> Metadata:
         metadata = Metadata(*tiff_tags.resolution_of(source.first), left=("the scanner's tags",))
     else:
         metadata = tiff_tags.metadata_of_page(source.file, source.first, premultiplied=premultiplied)
-    grid = source.segments.grid
-    step_y, step_x = round(grid.height / layout.shape[x - 1]), round(grid.width / layout.shape[x])
-    if (step_y, step_x) != (1, 1):
+    grid, steps = source.segments.grid, dict(zip(layout.axes, layout.steps, strict=False))
+    step_y, step_x = steps.get("Y", 1), steps.get("X", 1)
+    if (grid.height, grid.width) != layout.shape[x - 1 : x + 1]:
         kept, lost = exif.without_pixels(exif.main_of(metadata.exif))
         metadata = replace(metadata, exif=exif.pack_block(kept), left=(*metadata.left, *lost))
     if metadata.pixels_per("inch") is None and not source.file.is_imagej and (found := _resolution(layout)) is not None:

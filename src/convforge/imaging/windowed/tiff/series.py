@@ -124,7 +124,7 @@ def _pyramid_without_marks(tiff: TiffBytes, file: TiffFile, chain: Chain, full: 
     if len(chain.offsets) <= FEW:
         found = _asked(tiff, lambda: file.series)
         if len(found) == 1 and len(found[0].levels) > 1:
-            return replace(_sorted_by_tifffile(tiff, file), in_subifds=False)
+            return _sorted_by_tifffile(tiff, file)
     other = full[chain.kinds[full] != chain.kinds[full[0]]][0]
     sizes = [
         " x ".join(str(tiff.number(tiff.entries(int(chain.offsets[at]))[0], code, 0)) for code in (td.WIDTH, td.LENGTH))
@@ -165,6 +165,7 @@ def _sorted_by_tifffile(tiff: TiffBytes, file: TiffFile) -> Series:
     return Series(
         first, Planes([(tiff, _asked(tiff, lambda: HeldTables(held)))]), _lettered(pages),
         tuple((level["Y"], level["X"]) for level in levels), _spacing_of_slide(file, first), lost=lost,
+        in_subifds=any(level.keyframe.is_subifd for level in main.levels[1:]),
     )  # fmt: skip
 
 

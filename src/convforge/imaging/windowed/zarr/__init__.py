@@ -247,7 +247,7 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     return (*found, *others_in(source.node, image))
 
 
-def notes(source: WindowReader, layout: Layout) -> tuple[str, ...]:
+def source_notes(source: WindowReader) -> tuple[str, ...]:
     """Return how many chunks of a Zarr source are not stored: they may be empty on purpose, or lost."""
     if not isinstance(source, ZarrReader):
         return ()
@@ -262,5 +262,6 @@ def notes(source: WindowReader, layout: Layout) -> tuple[str, ...]:
 
 
 FORMAT = WindowFormat(
-    "Zarr", (".zarr",), is_own, ZarrReader, arranged, create, reopen, lost, READ_SCHEMES, WRITTEN_SCHEMES, notes
-)
+    "Zarr", (".zarr",), is_own, ZarrReader, arranged, create, reopen, lost, READ_SCHEMES, WRITTEN_SCHEMES,
+    source_notes=source_notes,
+)  # fmt: skip

@@ -1,0 +1,109 @@
+"""Forecast of a run in units: bytes and disk before it starts, the time as soon as some units are done."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from math import prod
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from convforge.cli.filter_report import line
+from convforge.cli.output import progress
+
+if TYPE_CHECKING:
+    from convforge.imaging.pipeline.large import Watch
+    from convforge.imaging.pipeline.large_plan import LargePlan
+    from convforge.imaging.pipeline.passes import Pass
+
+# The expected time is printed after so many seconds and units: the first units wait for compilers and caches.
+SECONDS, UNITS = 5.0, 4
+
+
+def bytes_of(step: Pass) -> tuple[int, int]:
+    """Return the bytes of the samples that a pass reads and writes; halos, which are read again, do not count."""
+    whole = step.division.window(tuple(slice(0, size) for size in step.division.shape_out))
+    read = 1
+    for letter, part in whole.region.items():
+        indices = whole.indices.get(letter)
+        read *= part.stop - part.start if indices is None else int(indices.max()) - max(int(indices.min()), 0) + 1
+    return read * step.source.dtype.itemsize, prod(step.result.shape) * step.result.dtype.itemsize
+
+
+def size_text(run: LargePlan) -> str:
+    """Return the bytes of samples that all passes of a run read and write."""
+    from rich.filesize import decimal
+
+    read, written = (sum(each) for each in zip(*map(bytes_of, run.passes), strict=True))
+    copies = ", with the reduced copies" if len(run.passes) > 1 else ""
+    return f"reads {decimal(read)}, writes {decimal(written)}, uncompressed{copies}"
+
+
+def disk_warning(run: LargePlan, finished: int) -> str:
+    """Return a warning if the disk of a local result has less room than what is left of it takes uncompressed."""
+    from rich.filesize import decimal
+
+    from convforge.imaging.windowed import Url
+
+    if isinstance(run.place, Url):
+        return ""
+    needed = sum(bytes_of(each)[1] for each in run.passes) * (run.units - finished) // run.units
+    free = shutil.disk_usage(run.place.parent).free
+    if free >= needed:
+        return ""
+    return f"{run.target}: its disk has {decimal(free)} free, and the result takes {decimal(needed)} uncompressed"
+
+
+@contextmanager
+def watched(run: LargePlan) -> Iterator[Watch]:
+    """Show the progress of a run: a bar on a terminal, elsewhere one line with the expected time."""
+    from rich.console import Console
+
+    with progress(measuring=False) as bar:
+        yield bar if Console(stderr=True).is_terminal else Expected(run)
+
+
+class Expected:
+    """Prints once, when some units are done, how long the others will take: by their bytes, at the same rate."""
+
+    def __init__(self, run: LargePlan, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._printed = clock, False
+        self._begin: tuple[float, int] | None = None
+        units = [sum(bytes_of(each)) / len(each.division) for each in run.passes for _ in range(len(each.division))]
+        self._bytes = list(accumulate(units, initial=0.0))  # of so many units
+        self._least = max(UNITS, max(each.most for each in run.passes))
+
+    def __call__(self, done: int, total: int, label: str) -> None:
+        now = self._clock()
+        if self._begin is None:
+            self._begin = now, done
+        begin, before = self._begin
+        if self._printed or done == total or now - begin < SECONDS or done - before < self._least:
+            return
+        self._printed = True
+        seconds = (now - begin) * (self._bytes[total] - self._bytes[done]) / (self._bytes[done] - self._bytes[before])
+        line("expected", f"{time_text(seconds)} more (after {done} of {total} units)")
+        sys.stdout.flush()
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in words, as precise as a forecast is.
+
+    Examples
+    --------
+    >>> time_text(0.4), time_text(170), time_text(7900), time_text(300_000)
+    ('about 1 s', 'about 3 min', 'about 2 h 12 min', 'about 3 days 11 h')
+    """
+    if seconds < 100:
+        return f"about {max(round(seconds), 1)} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"about {minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"about {hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"about {days} days {hours} h"
