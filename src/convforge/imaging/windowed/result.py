@@ -91,7 +91,9 @@ def _levels(layout: Layout, source: Sequence[tuple[int, ...]]) -> tuple[tuple[in
             halves = [2 if letter in "YX" else 1 for letter in layout.axes]
             shapes.append(tuple(-(-size // by) for size, by in zip(shapes[-1], halves, strict=True)))
             continue
-        cut = [had // by == has and had % by for had, has, by in zip(larger, smaller, factors, strict=True)]  # else rounded up
+        cut = [
+            had // by == has and had % by for had, has, by in zip(larger, smaller, factors, strict=True)
+        ]  # else rounded up
         sizes = zip(shapes[-1], factors, cut, strict=True)
         shapes.append(tuple(max(size // by, 1) if down else -(-size // by) for size, by, down in sizes))
     return tuple(shapes[1:])

@@ -211,7 +211,10 @@ def _colours(layout: Layout, samples: int, known: TiffReader | None) -> tuple[bo
         count = grid.samples * grid.planes
         extra = extra_samples(known.first, count)
         if count == samples:
-            return COLOURS.get(int(known.first.photometric)) == 3, tuple(extra)
+            rgb = COLOURS.get(int(known.first.photometric)) == 3
+            kinds = [kind if kind in (ASSOCIATED, UNASSOCIATED) else 0 for kind in extra]
+            beside = samples - (3 if rgb else 1)  # of unknown colours, all but one sample
+            return rgb, tuple([0] * (beside - len(kinds)) + kinds)
         opacity = ASSOCIATED if extra[-1:] == [ASSOCIATED] else UNASSOCIATED
     rgb = samples - layout.alpha == 3
     extra = [0] * (samples - (3 if rgb else 1))
