@@ -187,7 +187,8 @@ def _levels(tiff: TiffBytes, chain: Chain, tables: Tables, first: TiffPage) -> t
     for offset in at:
         entries, _ = tiff.entries(int(offset))
         h, w = (tiff.number(entries, code, 0) for code in (td.LENGTH, td.WIDTH))
-        factor = round(height / h) if h else 0
+        longer, side = max((height, h), (width, w))  # rounding matters least there
+        factor = round(longer / side) if side else 0
         if factor > 1 and abs(w * factor - width) <= factor and abs(h * factor - height) <= factor:
             found.append((h, w))
         else:
