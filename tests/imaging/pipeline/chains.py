@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,7 +174,7 @@ def levels_of(path: Path) -> list[tuple[Any, str]]:
 
 def check_levels(levels: list[tuple[Any, str]]) -> None:
     """Every copy holds the means of blocks of the copy before, rounded."""
-    for (larger, letters), (smaller, _) in zip(levels, levels[1:], strict=False):
+    for (larger, letters), (smaller, _) in pairwise(levels):
         mean = larger.astype(np.float64)
         for axis, letter in enumerate(letters):
             if letter not in "YX" or larger.shape[axis] == smaller.shape[axis]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_a_chain_through_all_formats(tmp_path: Path) -> None:
     array = noise(3, 70, 90, dtype=np.uint16)
     chain = ["a.npy", "b.tif", "c.zarr", "d.ome.tif", "e.ome.zarr", "f.btf", "g.npy"]
     kept(tmp_path / "a.npy", array)
-    for source, target in zip(chain, chain[1:], strict=False):
+    for source, target in pairwise(chain):
         axes = "ZYX" if source == "a.npy" else None
         convforge.filter_large(tmp_path / source, tmp_path / target, "box:3", memory=10**6, axes=axes)
         array = convforge.filter(array, "box:3", axes="ZYX")

@@ -178,8 +178,8 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
     for number, page in enumerate(pages[1:], start=2):
         if (kind := _kind(page)) != first:
             raise ImageError(
-                f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
-                "read each kind by itself"
+                f"{path}: pages of different shapes, page 1 is {first:.200} and page {number} is {kind:.200}; "
+                "split the file and read each kind by itself"
             )
 
 

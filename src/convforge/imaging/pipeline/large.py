@@ -70,6 +70,7 @@ class LargeFilter(LargePlan):
         interrupt the finished units stay, and the same run continues.
         """
         clock = clock or Clock()
+        lost = self.format.lost(self.file, self.result)  # now: the result may replace the source
         journal = self._journal()
         try:
             if journal.finished and not self._is_begun():
@@ -92,7 +93,6 @@ class LargeFilter(LargePlan):
             journal.remove()
         finally:
             journal.close()
-        lost = self.format.lost(self.file, self.result)
         return Outcome(self.units - resumed, resumed, perf_counter() - begin, rate, lost)
 
     def finished(self) -> frozenset[int]:

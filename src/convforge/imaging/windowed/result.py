@@ -18,6 +18,8 @@ from convforge.imaging.axes import Axes, check_clear
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout, Place, Url
 
+MOST_BYTES = 2**62  # of all samples of an image; positions in it are 64-bit integers
+
 
 def letters_of(path: Place, layout: Layout, named: str | None) -> str:
     """Return a letter for each axis: those the user names, else those the file names, else by a clear shape."""
@@ -26,6 +28,8 @@ def letters_of(path: Place, layout: Layout, named: str | None) -> str:
             raise ImageError(f"an array of shape {layout.shape}; an image has rows and columns")
         if 0 in layout.shape:
             raise ImageError(f"shape {layout.shape} has no pixel")
+        if layout.nbytes > MOST_BYTES:
+            raise ImageError(f"shape {layout.shape} has more samples than any disk holds; the file is damaged")
         letters = named or layout.axes
         if letters:
             Axes(letters).sizes(layout.shape)

@@ -23,6 +23,7 @@ from convforge.imaging.windowed.tiff import ome_write
 from convforge.imaging.windowed.tiff.directories import SUBIFDS, Tables, chain_of, open_tiff
 from convforge.imaging.windowed.tiff.reader import TiffReader, open_tifffile
 from convforge.imaging.windowed.tiff.segments import Segments, grid_of
+from convforge.imaging.windowed.tiff.series import asked
 from convforge.imaging.windowed.tiff.storage import NONE, PageForm, Storage, storage_of
 from convforge.imaging.windowed.tiff.writer import Appended, TiffLevel, TiffWriter, level_layout
 
@@ -230,7 +231,8 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     if source.file.is_imagej and re.search(r"^(min|max)=", source.first.description, re.MULTILINE):
         found += ("range that ImageJ shows",)
     if source.plane_count > 1 and len(source.file.pages) > 1:
-        found += tuple(tiff_tags.further_pages(source.file, [source.file.pages[page].aspage() for page in (0, 1)]))
+        pages = asked(source.tiff, lambda: [source.file.pages[page].aspage() for page in (0, 1)])
+        found += tuple(tiff_tags.further_pages(source.file, pages))
     changed = source.file.is_imagej and dict(source.series.pages) != _pages(layout)
     return found + (("ImageJ's description",) if changed else ())
 
