@@ -31,7 +31,7 @@ from convforge.imaging.pipeline.large_plan import LargePlan, spacing_of
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
 from convforge.imaging.pipeline.recipe import Depth, Recipe
 from convforge.imaging.windowed import Url, Windows, WindowWriter
-from convforge.imaging.windowed.result import publish, remove
+from convforge.imaging.windowed.result import publish, remove, remove_replaced
 from convforge.problem import padding_mode_of
 
 # The stages of a unit, each with the steps of the clock that count for it.
@@ -75,6 +75,7 @@ class LargeFilter(LargePlan):
         try:
             if journal.finished and not self._is_begun():
                 if len(journal.finished) == self.units and self._is_there():  # killed after the renaming
+                    remove_replaced(self.place)
                     journal.remove()
                     return Outcome(0, self.units, 0.0, Rate(0.0, ""), ())
                 journal.restart(self._described())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -148,17 +147,30 @@ def publish(incomplete: Place, place: Place) -> None:
     try:
         if not (place.is_dir() and incomplete.is_dir()):
             incomplete.replace(place)
+            remove_replaced(place)
             return
-        before = place.with_name(f".convforge-{secrets.token_hex(6)}.old")  # a folder replaces only an empty folder
+        remove_replaced(place)
+        before = _replaced(place)  # a folder replaces only an empty folder
         place.rename(before)
         try:
             incomplete.rename(place)
         except OSError:
             before.rename(place)
             raise
-        shutil.rmtree(before, ignore_errors=True)
+        remove_replaced(place)
     except OSError as error:
         raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} is complete") from error
+
+
+def _replaced(place: Path) -> Path:
+    """Return the name of the folder that a result replaces, until it is removed."""
+    return place.with_name(f".convforge-{place.name}.old")
+
+
+def remove_replaced(place: Place) -> None:
+    """Remove the folder that a result has replaced; it is left over if the process was killed meanwhile."""
+    if isinstance(place, Path):
+        shutil.rmtree(_replaced(place), ignore_errors=True)
 
 
 def remove(path: Place) -> None:
