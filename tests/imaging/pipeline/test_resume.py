@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -248,3 +249,25 @@ def test_a_kill_while_a_folder_is_replaced_leaves_no_folder(
     assert outcome.units == 0
     assert names(tmp_path) == ["a.zarr", "b.zarr"]
     np.testing.assert_array_equal(content(target), convforge.filter(IMAGE, "laplacian"))
+
+
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        (
+            "a.zarr",
+            r"a\.zarr: changed or was removed while it was read, so the result is not kept; remove .*b\.zarr\.j",
+        ),
+        ("b.zarr.incomplete", r"b\.zarr\.incomplete: (was removed while it was written; remove|cannot be written)"),
+    ],
+)
+def test_a_folder_that_is_removed_meanwhile_is_noticed(tmp_path: Path, source: Path, victim: str, said: str) -> None:
+    """Chunks that are not there are the fill value for Zarr, and its folders are made again when a chunk is written."""
+
+    def watch(done: int, total: int, label: str) -> None:
+        if 0 < done < total:
+            shutil.rmtree(tmp_path / victim, ignore_errors=True)
+
+    with pytest.raises(ImageError, match=said):
+        LargeFilter(source, tmp_path / "b.zarr", recipe("laplacian"), memory=MEMORY, workers=1)(watch)
+    assert not (tmp_path / "b.zarr").exists()

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import Any, NamedTuple, Never
@@ -84,6 +85,7 @@ class LargeFilter(LargePlan):
             begin = perf_counter()
             try:
                 rate = self._run(journal, writer, watch, clock, begin)
+                self._check_source(journal)
                 writer.finish()
             except BaseException:
                 if not journal.finished:  # nothing to resume: leave no trace
@@ -102,6 +104,23 @@ class LargeFilter(LargePlan):
             return frozenset()
         with closing(self._journal()) as journal:
             return frozenset(journal.finished if self._is_begun() else ())
+
+    @cached_property
+    def _content(self) -> str:
+        """The content of the source at the begin."""
+        return self.reader.fingerprint()
+
+    def _check_source(self, journal: Journal) -> None:
+        """Raise ``ImageError`` if the source has changed: a chunk that Zarr lacks would be the fill value."""
+        try:
+            same = self.reader.fingerprint() == self._content
+        except OSError:
+            same = False
+        if not same:
+            raise ImageError(
+                f"{self.source}: changed or was removed while it was read, so the result is not kept; remove "
+                f"{journal.path} and {self.incomplete}, and repeat the command"
+            )
 
     def _is_begun(self) -> bool:
         """True if an earlier run's result may be there; an object store tells it when it is opened."""
@@ -129,7 +148,7 @@ class LargeFilter(LargePlan):
         return {
             "the version of convforge": _version(),
             "IN": str(self.source) if isinstance(self.source, Url) else os.path.realpath(self.source),
-            "the content of IN": self.reader.fingerprint(),
+            "the content of IN": self._content,
             "--kernel": hashlib.sha256(repr(kernel).encode()).hexdigest(),
             "--channels": recipe.channels,
             "--border": recipe.border,

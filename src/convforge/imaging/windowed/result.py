@@ -159,7 +159,8 @@ def publish(incomplete: Place, place: Place) -> None:
             raise
         remove_replaced(place)
     except OSError as error:
-        raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} is complete") from error
+        state = "is complete" if incomplete.exists() else "was removed while it was written"
+        raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} {state}") from error
 
 
 def _replaced(place: Path) -> Path:

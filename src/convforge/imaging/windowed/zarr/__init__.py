@@ -199,6 +199,14 @@ class _Result:
         if self.group is not None:
             write_group(self.store, *self.group)
 
+    def check(self) -> None:
+        """Raise ``ImageError`` if the metadata are gone: tensorstore makes a folder again that was removed."""
+        for store in (self.store, *(node.store for node in self.arrays)):
+            if read_node(store) is None:
+                raise ImageError(
+                    f"{store.place}: was removed while it was written; remove what is left of it and its journal"
+                )
+
     def writer(self, nodes: Sequence[Node], publish: Callable[[], None]) -> ZarrWriter:
         first, *levels = (ZarrArray(node, write=True, order=self.order) for node in nodes)
         return ZarrWriter(first, levels, publish)
@@ -227,7 +235,7 @@ def create(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
     result = _Result(place, layout, source)
     if isinstance(place, Path):
         result.publish()
-        return result.writer(result.arrays, lambda: None)
+        return result.writer(result.arrays, result.check)
     for store in (result.store, *(node.store for node in result.arrays if result.group)):
         if read_node(store) is not None:
             raise ImageError(f"{store.place}: exists; remove it first, or name another place")
@@ -242,7 +250,7 @@ def reopen(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
     nodes = [read_node(node.store) for node in result.arrays]
     if any(node is None or not node.is_array for node in nodes):
         raise ImageError(f"{place}: holds no array that an earlier run has begun; remove it and its journal")
-    return result.writer([node for node in nodes if node], lambda: None)
+    return result.writer([node for node in nodes if node], result.check)
 
 
 def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
