@@ -6,47 +6,37 @@ reads and filters each in a process of its own that is watched. It prints a line
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import random
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
+import traceback
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.imaging.mutations import mutate
+from tests.imaging.windowed.ome import ome_zarr
 
 LIMIT = 64 * 2**20  # bytes, of the filter in units
 BEYOND = 512 * 2**20  # bytes that a process may take beyond what it takes for intact files
+ADDRESSES = 24 * 2**30  # bytes of addresses, beyond which an allocation fails
 SECONDS = 20  # for one file
 MAX_PIXELS = 2**22
 
-NUMBERS = (0, 1, 2, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, -1)
-VALUES: tuple[Any, ...] = (
-    *NUMBERS,
-    1.5,
-    1e308,
-    "",
-    "x",
-    "../..",
-    "/etc",
-    None,
-    True,
-    [],
-    {},
-    [[1]],
-    {"a": 1},
-    "NaN",
-    [2**40] * 2,
-)
+# Suffixes of a format's result: most often its own.
+TARGETS = {"npy": (".npy", ".zarr", ".tif"), "tiff": (".tif", ".tif", ".ome.tif", ".ome.zarr"), "png": (".npy",),
+           "zarr": (".zarr", ".zarr", ".ome.zarr", ".ome.tif")}  # fmt: skip
 
 
 def seeds(folder: Path) -> dict[str, list[Path]]:
@@ -62,23 +52,33 @@ def seeds(folder: Path) -> dict[str, list[Path]]:
         found["npy"].append(folder / f"{name}.npy")
         Pillow.fromarray(array).save(folder / f"{name}.png")
         found["png"].append(folder / f"{name}.png")
+    stack = np.stack([gray] * 4).astype(np.uint16)
     kinds: list[tuple[str, Any, dict[str, Any]]] = [
         ("strips", gray, {"rowsperstrip": 16}),
         ("tiles", colour, {"tile": (32, 32), "compression": "zlib", "predictor": True, "photometric": "rgb"}),
+        ("planar", colour.transpose(2, 0, 1), {"tile": (32, 32), "planarconfig": "separate", "photometric": "rgb"}),
         ("big", gray.astype(np.float32), {"tile": (16, 16), "compression": "lzw", "bigtiff": True}),
         ("jpeg", colour, {"tile": (32, 32), "compression": "jpeg", "photometric": "rgb"}),
-        ("ome.ome", np.stack([gray] * 4).astype(np.uint16), {"tile": (32, 32), "metadata": {"axes": "ZYX"}}),
-        ("imagej", np.stack([gray] * 3), {"imagej": True}),
+        ("ome.ome", stack, {"tile": (32, 32), "metadata": {"axes": "ZYX", "PhysicalSizeX": 0.5}}),
+        (
+            "shaped",
+            stack,
+            {"photometric": "minisblack", "metadata": {"axes": "TYX"}, "byteorder": ">", "compression": "zlib"},
+        ),
+        ("imagej", stack[:3], {"imagej": True, "metadata": {"axes": "ZYX", "spacing": 2.0, "unit": "um"}}),
     ]
     for name, array, options in kinds:
         place = folder / f"{name}.tif"
-        big = {"bigtiff": options.pop("bigtiff")} if "bigtiff" in options else {}
-        imwrite(place, array, **big, **options)
+        writer = {key: options.pop(key) for key in ("bigtiff", "byteorder") if key in options}
+        imwrite(place, array, **writer, **options)
         found["tiff"].append(place)
-    with TiffWriter(folder / "pyramid.tif", bigtiff=True) as writer:
-        writer.write(gray, subifds=1, tile=(32, 32), compression="zlib")
-        writer.write(gray[::2, ::2].copy(), subfiletype=1, tile=(32, 32), compression="zlib")
-    found["tiff"].append(folder / "pyramid.tif")
+    with TiffWriter(folder / "pyramid.tif", bigtiff=True) as pyramid:
+        pyramid.write(gray, subifds=1, tile=(32, 32), compression="zlib")
+        pyramid.write(gray[::2, ::2].copy(), subfiletype=1, tile=(32, 32), compression="zlib")
+    with TiffWriter(folder / "pages.tif") as pyramid:
+        pyramid.write(gray, tile=(32, 32), compression="zlib")
+        pyramid.write(gray[::2, ::2].copy(), subfiletype=1, tile=(32, 32), compression="zlib")
+    found["tiff"] += [folder / "pyramid.tif", folder / "pages.tif"]
     found["zarr"] = _zarr_seeds(folder, gray)
     return found
 
@@ -97,189 +97,136 @@ def _zarr_seeds(folder: Path, gray: Any) -> list[Path]:
     kinds: list[tuple[str, str, dict[str, Any]]] = [
         ("v3.zarr", "zarr3", {**plain, "codecs": [shards], "dimension_names": ["y", "x"]}),
         ("v2.zarr", "zarr", packed),
-        ("ome.ome.zarr/0", "zarr3", plain),
     ]
     for name, driver, metadata in kinds:
         place = folder / name
         spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{place}/"}, "metadata": metadata}
         tensorstore.open(spec, create=True).result()[...] = gray
-        made.append(folder / name.partition("/")[0])
-    axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "yx"]
-    scale = [{"type": "scale", "scale": [0.5, 0.5]}]
-    scales = {"version": "0.5", "axes": axes, "datasets": [{"path": "0", "coordinateTransformations": scale}]}
-    group = {"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"version": "0.5", "multiscales": [scales]}}}
-    (folder / "ome.ome.zarr" / "zarr.json").write_text(json.dumps(group), encoding="utf-8")
+        made.append(place)
+    channels = np.stack([gray, 255 - gray])
+    omero = {"channels": [{"label": "a", "color": "FF0000"}, {"label": "b", "color": "00FF00"}]}
+    for version in ("0.4", "0.5"):
+        levels = [channels, channels[:, ::2, ::2], channels[:, ::4, ::4]]
+        made.append(ome_zarr(folder / f"v{version[-1]}.ome.zarr", levels, "cyx", version=version, omero=omero))
     return made
 
 
-def mutate(seed: Path, place: Path, chance: random.Random) -> None:
-    """Write a changed copy of a file or folder."""
-    if not seed.is_dir():
-        data = changed_bytes(seed.read_bytes(), chance)
-        place.write_bytes(with_sums(data) if seed.suffix == ".png" and chance.random() < 0.7 else data)
-        return
-    shutil.copytree(seed, place)
-    files = sorted(path for path in place.rglob("*") if path.is_file())
-    texts = [path for path in files if path.suffix == ".json" or path.name.startswith(".z")]
-    for _ in range(chance.choice((1, 1, 2, 3))):
-        path = chance.choice(texts if chance.random() < 0.7 else files)
-        if not path.exists():
-            continue
-        if path in texts and chance.random() < 0.8:
-            try:
-                path.write_text(json.dumps(changed_json(json.loads(path.read_text()), chance)), encoding="utf-8")
-            except ValueError:
-                path.write_bytes(changed_bytes(path.read_bytes(), chance))
-        elif chance.random() < 0.1:
-            path.unlink()
-        else:
-            path.write_bytes(changed_bytes(path.read_bytes(), chance))
-
-
-def changed_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Change bytes, most of them in the first part of a file, where its header is."""
-    out = bytearray(data)
-    for _ in range(chance.choice((1, 1, 2, 4, 16))):
-        if not out:
-            break
-        at = chance.randrange(min(len(out), chance.choice((16, 128, 1024, len(out)))))
-        kind = chance.randrange(6)
-        if kind == 0:
-            out[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            out[at] = chance.randrange(256)
-        elif kind == 2:
-            form = chance.choice(("<H", ">H", "<I", ">I", "<Q", ">Q"))
-            size = struct.calcsize(form)
-            out[at : at + size] = struct.pack(form, chance.choice(NUMBERS) % 2 ** (8 * size))
-        elif kind == 3:
-            del out[at : at + chance.choice((1, 4, 64, len(out)))]
-        elif kind == 4:
-            out[at:at] = bytes(chance.randrange(256) for _ in range(chance.choice((1, 4, 64))))
-        else:
-            other = chance.randrange(len(out))
-            out[at : at + 12] = out[other : other + 12]
-    return bytes(out)
-
-
-def with_sums(data: bytes) -> bytes:
-    """Return a PNG whose chunks have true check sums, so that the decoder reads what was changed."""
-    out, at = bytearray(data), 8
-    while at + 12 <= len(out):
-        size = struct.unpack_from(">I", out, at)[0]
-        end = at + 8 + size
-        if end + 4 > len(out):
-            break
-        struct.pack_into(">I", out, end, zlib.crc32(out[at + 4 : end]))
-        at = end + 4
-    return bytes(out)
-
-
-def changed_json(value: Any, chance: random.Random) -> Any:
-    """Replace, remove or repeat a part of a value."""
-    places = list(_places(value))
-    if not places:
-        return chance.choice(VALUES)
-    holder, key = chance.choice(places)
-    kind = chance.randrange(4)
-    if kind == 0:
-        del holder[key]
-    elif kind == 1 and isinstance(holder, list):
-        holder.append(holder[key])
-    else:
-        holder[key] = chance.choice(VALUES)
-    return value
-
-
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in inside:
-        yield value, key
-        yield from _places(part)
-
-
-def try_file(place: Path, folder: Path) -> str:
+def try_file(place: Path, folder: Path, suffix: str) -> str:
     """Read a file whole and filter it in units; return what happened. Only errors for the user are caught."""
     from convforge.imaging.files import read_image
     from convforge.imaging.pipeline import filter_large
 
+    target = folder / f"out{suffix}"
+    actions: list[Callable[[], Any]] = []
+    if place.suffix != ".zarr":
+        actions.append(lambda: read_image(place, max_pixels=MAX_PIXELS))
+    if place.suffix != ".png":
+        actions.append(lambda: filter_large(place, target, "box:3", memory=LIMIT, workers=1))
     said = []
-    for action in _actions(place, folder, read_image, filter_large):
+    for action in actions:
         try:
             action()
             said.append("done")
         except ValueError as error:  # ImageError, AxesError, UnsupportedProblem
-            said.append("refused" if str(error) else "refused without a word")
-    return " ".join(said)
+            said.append("refused" if _is_clear(error) else f"FAULT: an unclear message: {error!r:.300}")
+    left = {path.name for path in folder.iterdir()}
+    wanted = {target.name} if said[-1] == "done" and place.suffix != ".png" else set[str]()
+    if left not in (wanted, {f"{target.name}.incomplete", f"{target.name}.journal"} - wanted):
+        said.append(f"FAULT: left {sorted(left)}")
+    return "; ".join(said)
 
 
-def _actions(
-    place: Path, folder: Path, read: Callable[..., Any], filter_large: Callable[..., Any]
-) -> list[Callable[[], Any]]:
-    target = folder / f"out{''.join(place.suffixes[-2:]) if place.suffix in ('.zarr', '.tif') else place.suffix}"
-    actions: list[Callable[[], Any]] = []
-    if place.suffix != ".zarr":
-        actions.append(lambda: read(place, max_pixels=MAX_PIXELS))
-    if place.suffix != ".png":
-        actions.append(lambda: filter_large(place, target, "box:3", memory=LIMIT, workers=1))
-    return actions
+def _is_clear(error: ValueError) -> bool:
+    """True for one line of this library; the errors of NumPy and of Python say nothing of the file."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    own = "convforge" in Path(frame.f_code.co_filename).parts
+    return own and "\n" not in str(error) and 10 < len(str(error)) < 2000
 
 
 def worker() -> None:
-    """Try each file that standard input names, and answer with one line."""
-    folder = Path(tempfile.mkdtemp())
+    """Try each file that standard input names and answer with one line; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a hang ends the process
     for line in sys.stdin:
-        place = Path(line.rstrip("\n"))
+        place, folder, suffix = json.loads(line)
         signal.alarm(SECONDS)
-        said = try_file(place, folder)
+        said = try_file(Path(place), Path(folder), suffix)
         signal.alarm(0)
-        for left in folder.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        print(said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, flush=True)
-    shutil.rmtree(folder)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps([said, peak]), file=answers, flush=True)
 
 
 class Watched:
-    """A process that tries files, started again after it ended."""
+    """A process that tries files, started again after it ended.
 
-    def __init__(self, intact: list[Path]) -> None:
-        self._intact, self._process, self.base = intact, None, 0
+    Parameters
+    ----------
+    intact : list of (Path, suffix)
+        Files that it tries first, with suffixes of their results: they must be read, and the memory that they take
+        counts for no file.
+    folder : Path
+        For what the process writes.
+    """
 
-    def try_file(self, place: Path) -> tuple[str, int]:
-        """Return what happened, and the bytes that the process took beyond those of intact files."""
+    def __init__(self, intact: list[tuple[Path, str]], folder: Path) -> None:
+        self._intact, self._folder, self.base = intact, folder, 0
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = folder.with_name("errors.txt")
+
+    def try_file(self, place: Path, suffix: str) -> str:
+        """Return what happened."""
         if self._process is None:
-            command = [sys.executable, "-m", "tests.imaging.mutated", "worker"]
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
-            for each in self._intact:
-                said, self.base = self._ask(each)
-                assert "refused" not in said, f"{each.name}: {said}"
-        said, peak = self._ask(place)
+            self._start()
+        said, peak = self._ask(place, suffix)
         if peak - self.base > BEYOND:
-            self.end()
-        return said, max(peak - self.base, 0)
+            self.end()  # its peak would count for the next file
+            return f"FAULT: took {peak - self.base} bytes ({said})"
+        return said
 
-    def _ask(self, place: Path) -> tuple[str, int]:
-        process = self._process
+    def _start(self) -> None:
+        pipe = subprocess.PIPE
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.imaging.mutated", "worker"], text=True, stdin=pipe, stdout=pipe,
+                stderr=errors, env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "1048576"},
+            )  # fmt: skip
+        for place, suffix in self._intact:
+            said, self.base = self._ask(place, suffix)
+            assert "refused" not in said, f"{place.name} to {suffix}: {said}"
+            assert "FAULT" not in said, f"{place.name} to {suffix}: {said}"
+
+    def _ask(self, place: Path, suffix: str) -> tuple[str, int]:
+        process, self._folder = self._process, Path(tempfile.mkdtemp(dir=self._folder.parent))
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{place}\n")
-        process.stdin.flush()
-        words = process.stdout.readline().split()
-        if words:
-            return " ".join(words[:-1]), int(words[-1])
+        try:
+            try:
+                process.stdin.write(json.dumps([str(place), str(self._folder), suffix]) + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except BrokenPipeError:
+                line = ""
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if line:
+            said, peak = json.loads(line)
+            return str(said), int(peak)
         code = process.wait()
-        said = (process.stderr.read() if process.stderr else "").strip().splitlines()
-        self._process = None
+        self.end()
         what = "hung" if code == -signal.SIGALRM else f"ended with {code}"
-        return f"FAULT: {what}: {said[-1] if said else ''}", 0
+        lines = self._errors.read_text(errors="replace").strip().splitlines()
+        frames = [text.strip() for text in lines if "convforge/" in text and text.strip().startswith("File")]
+        return f"FAULT: {what}: {' '.join(lines[-1:]):.300} {' '.join(frames[-1:])}", 0
 
     def end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
             self._process = None
 
 
@@ -295,26 +242,26 @@ def run(
         known = {
             kind: made for kind, made in seeds(folder / "seeds").items() if made and (not formats or kind in formats)
         }
-        watched = Watched([path for made in known.values() for path in made])
-        kinds = list(known)
-        for number in range(count):
-            chance = random.Random(f"{seed} {number}")
-            kind = kinds[number % len(kinds)]
-            origin = chance.choice(known[kind])
-            place = folder / origin.name
-            mutate(origin, place, chance)
-            what, beyond = watched.try_file(place)
-            if beyond > BEYOND:
-                what = f"FAULT: took {beyond} bytes"
-            if "FAULT" in what or "without" in what:
-                faults.append(f"{kind} {seed} {number} ({origin.name}): {what}")
-                if keep is not None:
-                    keep.mkdir(exist_ok=True)
-                    place.rename(keep / f"{number}-{origin.name}")
-            said[f"{kind}: {'fault' if 'FAULT' in what else what}"] += 1
-            if place.exists():
-                shutil.rmtree(place) if place.is_dir() else place.unlink()
-        watched.end()
+        intact = [(path, suffix) for kind, made in known.items() for path in made for suffix in set(TARGETS[kind])]
+        watched, kinds = Watched(intact, folder / "results"), list(known)
+        try:
+            for number in range(count):
+                chance = random.Random(f"{seed} {number}")
+                kind = kinds[number % len(kinds)]
+                origin = chance.choice(known[kind])
+                place = folder / origin.name
+                mutate(origin, place, chance)
+                what = watched.try_file(place, chance.choice(TARGETS[kind]))
+                if "FAULT" in what:
+                    faults.append(f"{kind} {seed} {number} ({origin.name}): {what}")
+                    if keep is not None:
+                        keep.mkdir(exist_ok=True)
+                        shutil.move(place, keep / f"{seed}-{number}-{origin.name}")
+                said[f"{kind}: {'fault' if 'FAULT' in what else what}"] += 1
+                if place.exists():
+                    shutil.rmtree(place) if place.is_dir() else place.unlink()
+        finally:
+            watched.end()
     return said, faults
 
 
@@ -322,13 +269,18 @@ def main() -> None:
     if sys.argv[1:] == ["worker"]:
         worker()
         return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the files with faults go")
+    parser.add_argument("formats", nargs="*", help="by default all: " + " ".join(TARGETS))
+    given = parser.parse_args()
     begin = time.perf_counter()
-    count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    said, faults = run(count, seed, Path("mutated-faults"), tuple(sys.argv[3:]))
+    said, faults = run(given.count, given.seed, given.keep, tuple(given.formats))
     for what, number in sorted(said.items()):
         print(f"{number:6} {what}")
     print(*faults, sep="\n")
-    print(f"{count} files in {time.perf_counter() - begin:.0f} s, {len(faults)} faults")
+    print(f"{given.count} files in {time.perf_counter() - begin:.0f} s, {len(faults)} faults")
     sys.exit(bool(faults))
 
 

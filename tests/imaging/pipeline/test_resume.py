@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,3 +216,58 @@ def test_memory_stays_below_the_limit(tmp_path: Path, suffix: str) -> None:
     base, peak = map(int, done.stdout.split())
     assert 5 * limit < np.prod(shape) * 2
     assert peak - base < limit
+
+
+@pytest.mark.parametrize("after", ["rename", "rmtree"])
+def test_a_kill_while_a_folder_is_replaced_leaves_no_folder(
+    tmp_path: Path, source: Path, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old folder waits under another name for a moment; the next run of the command removes it."""
+    target = zarr_array(tmp_path / "b.zarr", IMAGE[:9], chunks=[8, 8])
+    killed = RuntimeError("killed")
+
+    def then_killed(*given: Any, **named: Any) -> Any:
+        raise killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", then_killed)
+        if after == "rename":
+            rename = Path.rename
+
+            def renamed(path: Path, name: Path) -> Path:
+                if path.suffix == ".incomplete":
+                    raise killed
+                return rename(path, name)
+
+            patch.setattr(Path, "rename", renamed)
+        else:
+            patch.setattr("shutil.rmtree", lambda path, **named: None)
+        with pytest.raises(RuntimeError, match="killed"):
+            LargeFilter(source, target, recipe("laplacian"), memory=MEMORY)()
+    assert ".convforge-b.zarr.old" in names(tmp_path)
+    outcome = LargeFilter(source, target, recipe("laplacian"), memory=MEMORY)()
+    assert outcome.units == 0
+    assert names(tmp_path) == ["a.zarr", "b.zarr"]
+    np.testing.assert_array_equal(content(target), convforge.filter(IMAGE, "laplacian"))
+
+
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        (
+            "a.zarr",
+            r"a\.zarr: changed or was removed while it was read, so the result is not kept; remove .*b\.zarr\.j",
+        ),
+        ("b.zarr.incomplete", r"b\.zarr\.incomplete: (was removed while it was written; remove|cannot be written)"),
+    ],
+)
+def test_a_folder_that_is_removed_meanwhile_is_noticed(tmp_path: Path, source: Path, victim: str, said: str) -> None:
+    """Chunks that are not there are the fill value for Zarr, and its folders are made again when a chunk is written."""
+
+    def watch(done: int, total: int, label: str) -> None:
+        if 0 < done < total:
+            shutil.rmtree(tmp_path / victim, ignore_errors=True)
+
+    with pytest.raises(ImageError, match=said):
+        LargeFilter(source, tmp_path / "b.zarr", recipe("laplacian"), memory=MEMORY, workers=1)(watch)
+    assert not (tmp_path / "b.zarr").exists()

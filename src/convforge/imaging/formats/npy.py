@@ -79,6 +79,8 @@ def read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.d
         raise ImageError(
             f"{path}: samples are {unknown}, which NumPy does not know; convert the array to {SAMPLE_DTYPES} first"
         ) from fault
+    if any(isinstance(size, bool) or size < 0 for size in shape):
+        raise ImageError(f"{path}: damaged, its header has the shape {shape}; get it again from its source")
     return shape, by_columns, dtype
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -177,8 +178,8 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
     for number, page in enumerate(pages[1:], start=2):
         if (kind := _kind(page)) != first:
             raise ImageError(
-                f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
-                "read each kind by itself"
+                f"{path}: pages of different shapes, page 1 is {first:.200} and page {number} is {kind:.200}; "
+                "split the file and read each kind by itself"
             )
 
 
@@ -187,7 +188,8 @@ def _kind(page: TiffPage) -> str:
     samples = page.shaped[0] * page.shaped[4]
     height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
     beside = ["a palette"] if int(page.photometric) == PALETTE else []
-    beside += [EXTRA.get(kind, "another sample") for kind in extra_samples(page, samples)]
+    for name, run in groupby(EXTRA.get(kind, "another sample") for kind in extra_samples(page, samples)):
+        beside.append(name if (count := len([*run])) == 1 else f"{count} x {name}")
     words = f"{width} x {height} pixels of {samples} x {page.dtype}"
     return f"{words} with {' and '.join(beside)}" if beside else words
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
 from convforge.imaging.pipeline.large_plan import LargePlan
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
 from convforge.imaging.windowed import Url, Windows, WindowWriter
-from convforge.imaging.windowed.result import publish, remove
+from convforge.imaging.windowed.result import publish, remove, remove_replaced
 
 # The stages of a unit, each with the steps of the clock that count for it.
 STAGES = {"read": ("read", "gray", "widen"), "filter": ("upload", "filter", "download"), "write": ("convert", "write")}
@@ -62,10 +63,12 @@ class LargeFilter(LargePlan):
         interrupt the finished units stay, and the same run continues.
         """
         clock = clock or Clock()
+        lost = self.format.lost(self.file, self.result)  # now: the result may replace the source
         journal = self._journal()
         try:
             if journal.finished and not self._is_begun():
                 if len(journal.finished) == self.units and self._is_there():  # killed after the renaming
+                    remove_replaced(self.place)
                     journal.remove()
                     return Outcome(0, self.units, 0.0, Rate(0.0, ""), ())
                 journal.restart(self._described())
@@ -75,6 +78,7 @@ class LargeFilter(LargePlan):
             try:
                 with quick_turns():
                     rate = self._run(journal, writer, watch, clock, begin)
+                self._check_source(journal)
                 writer.finish()
             except BaseException:
                 if not journal.finished:  # nothing to resume: leave no trace
@@ -85,7 +89,6 @@ class LargeFilter(LargePlan):
             journal.remove()
         finally:
             journal.close()
-        lost = self.format.lost(self.file, self.result)
         return Outcome(self.units - resumed, resumed, perf_counter() - begin, rate, lost)
 
     def finished(self) -> frozenset[int]:
@@ -94,6 +97,23 @@ class LargeFilter(LargePlan):
             return frozenset()
         with closing(self._journal()) as journal:
             return frozenset(journal.finished if self._is_begun() else ())
+
+    @cached_property
+    def _content(self) -> str:
+        """The content of the source at the begin."""
+        return self.reader.fingerprint()
+
+    def _check_source(self, journal: Journal) -> None:
+        """Raise ``ImageError`` if the source has changed: a chunk that Zarr lacks would be the fill value."""
+        try:
+            same = self.reader.fingerprint() == self._content
+        except OSError:
+            same = False
+        if not same:
+            raise ImageError(
+                f"{self.source}: changed or was removed while it was read, so the result is not kept; remove "
+                f"{journal.path} and {self.incomplete}, and repeat the command"
+            )
 
     def _is_begun(self) -> bool:
         """True if an earlier run's result may be there; an object store tells it when it is opened."""
@@ -121,7 +141,7 @@ class LargeFilter(LargePlan):
         return {
             "the version of convforge": _version(),
             "IN": str(self.source) if isinstance(self.source, Url) else os.path.realpath(self.source),
-            "the content of IN": self.reader.fingerprint(),
+            "the content of IN": self._content,
             "--kernel": hashlib.sha256(repr(kernel).encode()).hexdigest(),
             "--channels": recipe.channels,
             "--border": recipe.border,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +17,8 @@ from convforge.imaging.axes import Axes, check_clear
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout, Place, Url
 
+MOST_BYTES = 2**62  # of all samples of an image; positions in it are 64-bit integers
+
 
 def letters_of(path: Place, layout: Layout, named: str | None) -> str:
     """Return a letter for each axis: those the user names, else those the file names, else by a clear shape."""
@@ -26,6 +27,8 @@ def letters_of(path: Place, layout: Layout, named: str | None) -> str:
             raise ImageError(f"an array of shape {layout.shape}; an image has rows and columns")
         if 0 in layout.shape:
             raise ImageError(f"shape {layout.shape} has no pixel")
+        if layout.nbytes > MOST_BYTES:
+            raise ImageError(f"shape {layout.shape} has more samples than any disk holds; the file is damaged")
         letters = named or layout.axes
         if letters:
             Axes(letters).sizes(layout.shape)
@@ -151,17 +154,31 @@ def publish(incomplete: Place, place: Place) -> None:
     try:
         if not (place.is_dir() and incomplete.is_dir()):
             incomplete.replace(place)
+            remove_replaced(place)
             return
-        before = place.with_name(f".convforge-{secrets.token_hex(6)}.old")  # a folder replaces only an empty folder
+        remove_replaced(place)
+        before = _replaced(place)  # a folder replaces only an empty folder
         place.rename(before)
         try:
             incomplete.rename(place)
         except OSError:
             before.rename(place)
             raise
-        shutil.rmtree(before, ignore_errors=True)
+        remove_replaced(place)
     except OSError as error:
-        raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} is complete") from error
+        state = "is complete" if incomplete.exists() else "was removed while it was written"
+        raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} {state}") from error
+
+
+def _replaced(place: Path) -> Path:
+    """Return the name of the folder that a result replaces, until it is removed."""
+    return place.with_name(f".convforge-{place.name}.old")
+
+
+def remove_replaced(place: Place) -> None:
+    """Remove the folder that a result has replaced; it is left over if the process was killed meanwhile."""
+    if isinstance(place, Path):
+        shutil.rmtree(_replaced(place), ignore_errors=True)
 
 
 def remove(path: Place) -> None:

@@ -23,6 +23,7 @@ from convforge.imaging.windowed.tiff import ome_write
 from convforge.imaging.windowed.tiff.directories import SUBIFDS, Tables, chain_of, open_tiff
 from convforge.imaging.windowed.tiff.reader import TiffReader, open_tifffile
 from convforge.imaging.windowed.tiff.segments import Segments, grid_of
+from convforge.imaging.windowed.tiff.series import asked
 from convforge.imaging.windowed.tiff.storage import NONE, PageForm, Storage, storage_of
 from convforge.imaging.windowed.tiff.writer import Appended, TiffLevel, TiffWriter, level_layout
 
@@ -105,7 +106,8 @@ def _write_pages(file: Any, layout: Layout, source: WindowReader, storage: Stora
     bands = storage.samples - layout.alpha
     options = tiff_tags.page_options(metadata, bands, big=storage.big, order=storage.order)
     described = description_of(layout, source, storage, name)
-    in_subifds = known is None or known.series.in_subifds or not known.series.levels
+    # OME-TIFF knows no copies but those of SubIFDs.
+    in_subifds = known is None or known.series.in_subifds or not known.series.levels or is_ome(source, name)
     levels = layout.levels
     with Structure(file, bigtiff=storage.big, byteorder=storage.order, ome=False) as writer:
         base = options | {"subifds": len(levels) if levels and in_subifds else None}
@@ -117,6 +119,8 @@ def _write_pages(file: Any, layout: Layout, source: WindowReader, storage: Stora
             if "resolution" in one:
                 ratios = (shape[x] / layout.shape[x], shape[x - 1] / layout.shape[x - 1])
                 one["resolution"] = tuple(value * ratio for value, ratio in zip(one["resolution"], ratios, strict=True))
+            if described == _note(layout):  # tifffile reads the note of no page unless each copy has one
+                one["description"] = _note(level_layout(layout, shape))
             _write_level(writer, layout.axes, shape, storage, one | {"subfiletype": tiff_tags.REDUCED})
     tiff_tags.point_to_tags(file, metadata)
 
@@ -186,6 +190,11 @@ def description_of(layout: Layout, source: WindowReader, storage: Storage, name:
         text, kept = _kept_description(known, pages)
     if kept or not pages or set(pages) <= {"I"}:
         return text.encode()
+    return _note(layout)
+
+
+def _note(layout: Layout) -> bytes:
+    """Return tifffile's description of an array: shape, axes, distance of planes, channels."""
     note: dict[str, Any] = {"shape": layout.shape, "axes": layout.axes}
     depth = dict(zip(layout.axes, layout.spacing, strict=False)).get("Z")
     note |= {"spacing": depth, "unit": "um"} if depth else {}
@@ -222,7 +231,8 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     if source.file.is_imagej and re.search(r"^(min|max)=", source.first.description, re.MULTILINE):
         found += ("range that ImageJ shows",)
     if source.plane_count > 1 and len(source.file.pages) > 1:
-        found += tuple(tiff_tags.further_pages(source.file, [source.file.pages[page].aspage() for page in (0, 1)]))
+        pages = asked(source.tiff, lambda: [source.file.pages[page].aspage() for page in (0, 1)])
+        found += tuple(tiff_tags.further_pages(source.file, pages))
     changed = source.file.is_imagej and dict(source.series.pages) != _pages(layout)
     return found + (("ImageJ's description",) if changed else ())
 

@@ -10,6 +10,7 @@ from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import (
     ASSOCIATED,
     CODECS_THAT_GIVE_RGB,
+    COLOURS,
     MIN_IS_WHITE,
     PALETTE,
     STRANGE_COLOURS,
@@ -165,6 +166,10 @@ def _check_kind(place: Place, page: TiffPage) -> None:
         name = "inverted (zero is white)"
     elif colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
         name = "YCbCr"
+    if COLOURS.get(colours, 1) > page.samplesperpixel:
+        raise ImageError(
+            f"{place}: damaged, {page.samplesperpixel} samples cannot be RGB; get it again from its source"
+        )
     name = STRANGE_COLOURS.get(colours, name)
     if name is not None:
         way = f", {WHOLE}" if colours in (PALETTE, MIN_IS_WHITE) else ""

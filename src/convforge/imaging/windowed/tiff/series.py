@@ -122,7 +122,7 @@ def series_of(tiff: TiffBytes, file: TiffFile) -> Series:
 def _pyramid_without_marks(tiff: TiffBytes, file: TiffFile, chain: Chain, full: npt.NDArray[np.int64]) -> Series:
     """Return a pyramid whose reduced copies are plain pages; ``ImageError`` if the pages are no pyramid."""
     if len(chain.offsets) <= FEW:
-        found = _asked(tiff, lambda: file.series)
+        found = asked(tiff, lambda: file.series)
         if len(found) == 1 and len(found[0].levels) > 1:
             return _sorted_by_tifffile(tiff, file)
     other = full[chain.kinds[full] != chain.kinds[full[0]]][0]
@@ -136,7 +136,7 @@ def _pyramid_without_marks(tiff: TiffBytes, file: TiffFile, chain: Chain, full: 
     )
 
 
-def _asked(tiff: TiffBytes, question: Callable[[], Any]) -> Any:
+def asked(tiff: TiffBytes, question: Callable[[], Any]) -> Any:
     """Return tifffile's answer; ``ImageError`` for whatever it raises."""
     try:
         return question()
@@ -148,11 +148,11 @@ def _asked(tiff: TiffBytes, question: Callable[[], Any]) -> Any:
 
 def _sorted_by_tifffile(tiff: TiffBytes, file: TiffFile) -> Series:
     """Return the largest image of a slide; the others, such as labels, are named as lost."""
-    every = _asked(tiff, lambda: list(file.series))
+    every = asked(tiff, lambda: list(file.series))
     if not every:
         raise tiff.damaged("it has no image")
     main = max(every, key=lambda series: series.size)
-    first = _asked(tiff, lambda: main.keyframe)
+    first = asked(tiff, lambda: main.keyframe)
     held = [page for page in main.pages if page is not None]
     if any(page is None for page in main.pages) or not held:
         raise ImageError(f"{tiff.place}: pages are missing; export the image as OME-TIFF first")
@@ -163,7 +163,7 @@ def _sorted_by_tifffile(tiff: TiffBytes, file: TiffFile) -> Series:
     levels = tuple(dict(zip(level.axes, level.shape, strict=True)) for level in main.levels[1:])
     lost = tuple(f"the image {_named(series)}" for series in every if series is not main)
     return Series(
-        first, Planes([(tiff, _asked(tiff, lambda: HeldTables(held)))]), _lettered(pages),
+        first, Planes([(tiff, asked(tiff, lambda: HeldTables(held)))]), _lettered(pages),
         tuple((level["Y"], level["X"]) for level in levels), _spacing_of_slide(file, first), lost=lost,
         in_subifds=any(level.keyframe.is_subifd for level in main.levels[1:]),
     )  # fmt: skip
@@ -188,7 +188,8 @@ def _levels(tiff: TiffBytes, chain: Chain, tables: Tables, first: TiffPage) -> t
     for offset in at:
         entries, _ = tiff.entries(int(offset))
         h, w = (tiff.number(entries, code, 0) for code in (td.LENGTH, td.WIDTH))
-        factor = round(height / h) if h else 0
+        longer, side = max((height, h), (width, w))  # rounding matters least there
+        factor = round(longer / side) if side else 0
         if factor > 1 and abs(w * factor - width) <= factor and abs(h * factor - height) <= factor:
             found.append((h, w))
         else:
@@ -256,7 +257,7 @@ def _beside(tiff: TiffBytes, chain: Chain, name: str) -> tuple[TiffBytes, npt.ND
 
 def _imagej(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, count: int) -> Series:
     """Return ImageJ's stack: hyperstacks have times, slices and channels, in one directory if they are large."""
-    given = _asked(tiff, lambda: file.imagej_metadata) or {}
+    given = asked(tiff, lambda: file.imagej_metadata) or {}
     sizes = {letter: given.get(name, 1) for letter, name in zip("TZC", ("frames", "slices", "channels"), strict=True)}
     if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
         sizes = {}
@@ -282,7 +283,7 @@ def _imagej(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, cou
 
 def _shaped(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, count: int) -> Series:
     """Return tifffile's stack, whose description has a shape and perhaps axes."""
-    given: Any = _asked(tiff, lambda: file.shaped_metadata) or ({},)
+    given: Any = asked(tiff, lambda: file.shaped_metadata) or ({},)
     shape, letters = given[0].get("shape"), given[0].get("axes")
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size > 0 for size in shape):
         return series

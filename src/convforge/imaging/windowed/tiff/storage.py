@@ -156,7 +156,7 @@ class Storage:
         """Encode a strip or tile (h, w, s) of native byte order."""
         from tifffile import TIFF
 
-        if self.compression in TIFF.IMAGE_COMPRESSIONS:
+        if _is_of_images(self.compression):
             pixels = samples[..., 0] if samples.shape[-1] == 1 else samples
             return bytes(TIFF.COMPRESSORS[self.compression](np.ascontiguousarray(pixels), **self.arguments))
         stored = np.ascontiguousarray(samples, self.stored)
@@ -211,7 +211,10 @@ def _colours(layout: Layout, samples: int, known: TiffReader | None) -> tuple[bo
         count = grid.samples * grid.planes
         extra = extra_samples(known.first, count)
         if count == samples:
-            return COLOURS.get(int(known.first.photometric)) == 3, tuple(extra)
+            rgb = COLOURS.get(int(known.first.photometric)) == 3
+            kinds = [kind if kind in (ASSOCIATED, UNASSOCIATED) else 0 for kind in extra]
+            beside = samples - (3 if rgb else 1)  # of unknown colours, all but one sample
+            return rgb, tuple([0] * (beside - len(kinds)) + kinds)
         opacity = ASSOCIATED if extra[-1:] == [ASSOCIATED] else UNASSOCIATED
     rgb = samples - layout.alpha == 3
     extra = [0] * (samples - (3 if rgb else 1))
@@ -239,10 +242,8 @@ def _compressed(storage: Storage, known: TiffReader | None, *, one_strip: bool) 
                 return deflate
             colours = {"colorspace": "RGB", "outcolorspace": "YCBCR" if ycc else "RGB"}
             arguments |= {"subsampling": subsampling, **colours}
-    wanted = replace(
-        storage, compression=compression, arguments=arguments,
-        predictor=_predictor(storage, int(known.first.predictor)),
-    )  # fmt: skip
+    predictor = _predictor(storage, 1 if _is_of_images(compression) else int(known.first.predictor))
+    wanted = replace(storage, compression=compression, arguments=arguments, predictor=predictor)
     return wanted if _can_encode(wanted) else deflate
 
 
@@ -265,14 +266,19 @@ def _predictor(storage: Storage, predictor: int) -> int:
     return HORIZONTAL if storage.dtype.itemsize <= 4 else 1
 
 
-def _can_encode(storage: Storage) -> bool:
+def _is_of_images(compression: int) -> bool:
+    """True for compressions of images, such as JPEG, which go with no predictor."""
     from tifffile import TIFF
 
-    predictor = 1 if storage.compression in TIFF.IMAGE_COMPRESSIONS else storage.predictor
+    return compression in TIFF.IMAGE_COMPRESSIONS
+
+
+def _can_encode(storage: Storage) -> bool:
     arguments = tuple(sorted(storage.arguments.items()))
     return _reads_back(
-        storage.dtype, storage.segment_samples, storage.compression, predictor, storage.order, arguments, storage.rgb
-    )
+        storage.dtype, storage.segment_samples, storage.compression, storage.predictor, storage.order, arguments,
+        storage.rgb,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

@@ -145,7 +145,7 @@ class _Result:
         ]
 
     def _level(self, layout: Layout, level: int) -> Layout:
-        """Return the layout of a level, with the grid of the source's level if there is one."""
+        """Return the layout of a level, with the grid of the source's level if units of whole shards can write it."""
         if not level:
             return layout
         own = replace(layout, shape=layout.levels[level - 1], levels=())
@@ -154,9 +154,30 @@ class _Result:
             chunks = tuple(map(min, layout.chunks or own.shape, own.shape))
             whole = [-(-size // side) * side for size, side in zip(own.shape, chunks, strict=True)]
             return replace(own, chunks=chunks, shards=tuple(map(min, layout.shards or whole, whole)))
+        if not self._keeps_grid(own, level):
+            return own
         like = self.known.levels[level].layout
         grid = [part and tuple(part[at] for at in kept) for part in (like.chunks, like.shards)]
         return replace(own, chunks=grid[0], shards=grid[1])
+
+    def _keeps_grid(self, layout: Layout, level: int) -> bool:
+        """True if the source's level has chunks and shards that divide those of level 0, or one that covers the level.
+
+        A unit is a window of whole shards of level 0, for all levels; two units must not write one shard.
+        """
+        kept = kept_axes(self.source.layout, self.layout)
+        if self.known is None or kept is None:
+            return False
+        like = self.known.levels[level].layout
+        return all(
+            base is not None
+            and own is not None
+            and all(
+                side % own[at] == 0 or min(side, own[at]) >= size
+                for side, at, size in zip(base, kept, layout.shape, strict=True)
+            )
+            for base, own in ((layout.chunks, like.chunks), (layout.shards, like.shards))
+        )
 
     def _attributes_of(self, level: int) -> dict[str, Any]:
         """Return the attributes of the source's level, if they can be true of the result's."""
@@ -166,9 +187,10 @@ class _Result:
 
     def _array(self, store: Store, layout: Layout, names: list[str], attributes: Any, level: int = 0) -> Node:
         attributes = {name: value for name, value in attributes.items() if name != ARRAY_DIMENSIONS}
-        like = None if self.known is None else self.known.levels[min(level, len(self.known.levels) - 1)].node
-        if self.order is not None:
-            like = None
+        like = None
+        if self.known is not None and self.order is None:
+            level = min(level, len(self.known.levels) - 1)
+            like = self.known.levels[level if self._keeps_grid(layout, level) else 0].node
         version = 3 if like is None else like.version
         if version == 2 and names and (self.group is None or ARRAY_DIMENSIONS in (like.attributes if like else {})):
             attributes |= {ARRAY_DIMENSIONS: names}
@@ -180,6 +202,14 @@ class _Result:
             ZarrArray(node, write=True).create()
         if self.group is not None:
             write_group(self.store, *self.group)
+
+    def check(self) -> None:
+        """Raise ``ImageError`` if the metadata are gone: tensorstore makes a folder again that was removed."""
+        for store in (self.store, *(node.store for node in self.arrays)):
+            if read_node(store) is None:
+                raise ImageError(
+                    f"{store.place}: was removed while it was written; remove what is left of it and its journal"
+                )
 
     def writer(self, nodes: Sequence[Node], publish: Callable[[], None]) -> ZarrWriter:
         first, *levels = (ZarrArray(node, write=True, order=self.order) for node in nodes)
@@ -210,7 +240,7 @@ def create(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
     result = _Result(place, layout, source)
     if isinstance(place, Path):
         result.publish()
-        return result.writer(result.arrays, lambda: None)
+        return result.writer(result.arrays, result.check)
     for store in (result.store, *(node.store for node in result.arrays if result.group)):
         if read_node(store) is not None:
             raise ImageError(f"{store.place}: exists; remove it first, or name another place")
@@ -225,7 +255,7 @@ def reopen(place: Place, layout: Layout, source: WindowReader) -> ZarrWriter:
     nodes = [read_node(node.store) for node in result.arrays]
     if any(node is None or not node.is_array for node in nodes):
         raise ImageError(f"{place}: holds no array that an earlier run has begun; remove it and its journal")
-    return result.writer([node for node in nodes if node], lambda: None)
+    return result.writer([node for node in nodes if node], result.check)
 
 
 def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
