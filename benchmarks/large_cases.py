@@ -101,7 +101,6 @@ def _is_installed(module: str) -> bool:
 # SciPy and CuPy write uint16 after each axis and cut the fraction off: an error below 2. libvips has integer taps.
 CUT_OFF, NO_FILTER = 2.0, float("inf")
 _DASK = ("dask.array", "zarr")
-_STREAM = ("convforge.benchmark.synthetic",)
 _OURS = Contender(ours=True)
 _ON_CPU = Contender(device="cpu", on_gpu=True, ours=True)
 CONTENDERS: dict[str, dict[str, Contender]] = {
@@ -122,15 +121,15 @@ CONTENDERS: dict[str, dict[str, Contender]] = {
         "OpenCV + tifffile": Contender("opencv", ("cv2", "tifffile")),
     },
     "synthetic": {
-        "convforge": Contender("synthetic", _STREAM, ours=True),
-        "convforge on 2 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=2, ours=True),
-        "convforge on 4 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=4, ours=True),
-        "convforge on 8 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=8, ours=True),
+        "convforge": Contender("synthetic", ours=True),
+        "convforge on 2 GPUs": Contender("synthetic", on_gpu=True, gpus=2, ours=True),
+        "convforge on 4 GPUs": Contender("synthetic", on_gpu=True, gpus=4, ours=True),
+        "convforge on 8 GPUs": Contender("synthetic", on_gpu=True, gpus=8, ours=True),
     },
     "synthetic-dense": {
-        "convforge": Contender("synthetic", _STREAM, on_gpu=True, ours=True),
-        "convforge on 2 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=2, ours=True),
-        "convforge on 4 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=4, ours=True),
-        "convforge on 8 GPUs": Contender("synthetic", _STREAM, on_gpu=True, gpus=8, ours=True),
+        "convforge": Contender("synthetic", on_gpu=True, ours=True),
+        "convforge on 2 GPUs": Contender("synthetic", on_gpu=True, gpus=2, ours=True),
+        "convforge on 4 GPUs": Contender("synthetic", on_gpu=True, gpus=4, ours=True),
+        "convforge on 8 GPUs": Contender("synthetic", on_gpu=True, gpus=8, ours=True),
     },
 }

@@ -167,8 +167,7 @@ def opencv(job: Job) -> float:
 def synthetic(job: Job) -> float:
     """Filter an image that is made while it is read, of `side` x `side` uint8 samples; nothing is written."""
     import numpy as np
-
-    from convforge.benchmark.synthetic import stream
+    from large_synthetic import stream
 
     kernel: Any = f"gaussian:{job.taps}:{job.sigma:g}"
     if not job.sigma:

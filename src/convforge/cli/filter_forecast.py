@@ -28,8 +28,8 @@ def bytes_of(step: Pass) -> tuple[int, int]:
     whole = step.division.window(tuple(slice(0, size) for size in step.division.shape_out))
     read = 1
     for letter, part in whole.region.items():
-        indices = whole.indices.get(letter)
-        read *= part.stop - part.start if indices is None else int(indices.max()) - max(int(indices.min()), 0) + 1
+        seen = whole.reaches[letter].inside if letter in whole.reaches else part
+        read *= seen.stop - seen.start
     return read * step.source.dtype.itemsize, prod(step.result.shape) * step.result.dtype.itemsize
 
 
