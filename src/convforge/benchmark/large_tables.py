@@ -20,7 +20,7 @@ Row = dict[str, Any]
 OURS, COPY = "convforge", "tensorstore, no filter"
 
 LEGEND = (
-    "Medians of {rounds} runs of whole processes on {threads} cores, from file to file, the source in the system's "
+    "{rounds} of whole processes on {threads} cores, from file to file, the source in the system's "
     "cache. CPU s: of all cores. GB/s: samples read and written, by second after the start of the program. Of a copy: "
     "this rate over that of tensorstore when it decodes and encodes the same image without a filter. Memory: most "
     "resident memory of the process; in parentheses that of the same program with an image of 256 x 256; the limit is "
@@ -117,7 +117,16 @@ def large_table(sheet: Sheet) -> tuple[str, Table, str]:
         if row.get("reason"):
             reasons.setdefault(f"{row['contender'] or 'All programs'}: {row['reason']}", []).append(row["case"])
     notes = [f"{reason} ({some(names)})." for reason, names in reasons.items()]
-    return " ".join(sentences) or "Nothing was timed.", table(columns, rows, notes), LEGEND.format(**sheet.settings)
+    return (
+        " ".join(sentences) or "Nothing was timed.",
+        table(columns, rows, notes),
+        LEGEND.format(
+            **{
+                **sheet.settings,
+                "rounds": f"Medians of {rounds} runs" if (rounds := sheet.settings["rounds"]) > 1 else "One run",
+            }
+        ),
+    )
 
 
 def copy_share(found: dict[str, Figures], name: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import typer
 
 from convforge.cli.filter_options import SAMPLE_TYPES, border_of, cval_of, known_method, stride_of, suffix_of
 from convforge.cli.filter_streams import STREAM
+from convforge.cli.output import Failure
 from convforge.cli.values import Device, finite, one_of, parse_bytes
 from convforge.imaging.image import MAX_PIXELS
 
@@ -186,6 +188,10 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
     from convforge.imaging.windowed import Url, local, place_of
     from convforge.imaging.windowed.slices import SliceFolder
 
+    for name in sources:
+        place = place_of(name)
+        if name != STREAM and isinstance(place, Path) and not place.exists():
+            raise Failure(f"{name}: no such file; check the name and the folder")
     if len(sources) > 1:
         if target == STREAM or isinstance(place_of(target), Url):
             raise ValueError(f"there are {len(sources)} images, so OUT must name a local folder; {target} is none")

@@ -124,8 +124,9 @@ def test_spacing_and_channels(tmp_path: Path) -> None:
     assert open_windows(tmp_path / "b.tif").layout.spacing == pytest.approx((3.0, None, 0.5, 0.25))
     kept(tmp_path / "c.tif", noise(20, 30), resolution=(10000, 5000), resolutionunit="centimeter")
     assert open_windows(tmp_path / "c.tif").layout.spacing == pytest.approx((2.0, 1.0))
-    kept(tmp_path / "d.tif", noise(20, 30), resolution=(100, 100), resolutionunit="none")
-    assert open_windows(tmp_path / "d.tif").layout.spacing == ()
+    for unit in ("none", "inch"):  # inches say how large to print
+        kept(tmp_path / "d.tif", noise(20, 30), resolution=(72, 72), resolutionunit=unit)
+        assert open_windows(tmp_path / "d.tif").layout.spacing == ()
 
 
 def test_alpha(tmp_path: Path) -> None:

@@ -322,11 +322,11 @@ def _undivided(tiff: TiffBytes, series: Series, tables: Tables, count: int) -> S
 
 
 def _spacing_by_resolution(first: TiffPage) -> dict[str, float]:
+    """Return the spacing by the resolution in centimetres; in inches it is that of a print, often 72 by default."""
     resolution, unit = tiff_tags.resolution_of(first)
-    length = {"inch": 25400.0, "centimeter": 10000.0}.get(unit)
-    if resolution is None or length is None or first.is_imagej:
+    if resolution is None or unit != "centimeter" or first.is_imagej:
         return {}
-    return {"X": length / resolution[0], "Y": length / resolution[1]}
+    return {"X": 1e4 / resolution[0], "Y": 1e4 / resolution[1]}
 
 
 def _spacing_of_slide(file: TiffFile, first: TiffPage) -> dict[str, float]:
