@@ -66,3 +66,13 @@ def test_one_sample_that_claims_to_be_rgb_is_refused(tmp_path: Path) -> None:
         file.pages[0].tags["PhotometricInterpretation"].overwrite(2)
     with pytest.raises(ImageError, match=r"a\.tif: damaged, 1 samples cannot be RGB"):
         convforge.filter_large(tmp_path / "a.tif", tmp_path / "b.tif", "box:3")
+
+
+def test_jpeg_that_names_a_predictor_is_written_without(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    pixels = np.full((40, 50, 3), 99, np.uint8)
+    options = {"compression": "jpeg", "photometric": "rgb", "tile": (16, 16)}
+    tifffile.imwrite(tmp_path / "a.tif", pixels, **options, extratags=[(317, 3, 1, 2, True)], metadata=None)
+    convforge.filter_large(tmp_path / "a.tif", tmp_path / "b.tif", "box:3")
+    with tifffile.TiffFile(tmp_path / "b.tif") as file:
+        assert (file.pages[0].compression, file.pages[0].predictor) == (7, 1)

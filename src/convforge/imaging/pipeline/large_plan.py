@@ -107,7 +107,7 @@ class LargePlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know before the run starts."""
+        """Notes for the user before the run starts."""
         return self.format.notes(self.file, self.result)
 
     def _part(self, letters: str) -> tuple[slice, slice] | None:
@@ -155,7 +155,7 @@ class LargePlan:
 
     @property
     def incomplete(self) -> Place:
-        """Where the result is written: beside its place, or in an object store there, where it shows at the end."""
+        """The place that is written to: beside that of the result; in an object store the same, visible at the end."""
         return self.place if isinstance(self.place, Url) else self.place.with_name(self.place.name + INCOMPLETE)
 
     @property

@@ -24,7 +24,7 @@ LARGEST_RESULT = 32 * 2**20
 
 
 class Side(NamedTuple):
-    """What a filter reads along one axis: the size of the image, taps, stride, and the border before and after."""
+    """Input of a filter along one axis: the size of the image, taps, stride, and the border before and after."""
 
     size: int
     taps: int
@@ -61,7 +61,7 @@ class Division:
 
     @cached_property
     def sides(self) -> dict[str, Side]:
-        """What the filter reads along Y and X, and along Z if it has a depth."""
+        """Input of the filter along Y and X, and along Z if it has a depth."""
         p, sizes = self.problem, dict(zip(self.letters_in, self.shape_in, strict=True))
         sides = {
             "Y": Side(p.h, p.r, p.stride[0], p.padding[0], p.padding[1]),
