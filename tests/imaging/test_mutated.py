@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
@@ -66,3 +67,17 @@ def test_one_sample_that_claims_to_be_rgb_is_refused(tmp_path: Path) -> None:
         file.pages[0].tags["PhotometricInterpretation"].overwrite(2)
     with pytest.raises(ImageError, match=r"a\.tif: damaged, 1 samples cannot be RGB"):
         convforge.filter_large(tmp_path / "a.tif", tmp_path / "b.tif", "box:3")
+
+
+def test_jpeg_that_names_a_predictor_is_written_without(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    pixels = np.full((40, 50, 3), 99, np.uint8)
+    options = {"compression": "jpeg", "photometric": "rgb", "tile": (16, 16)}
+    tifffile.imwrite(tmp_path / "a.tif", pixels, **options, extratags=[(65000, 3, 1, 2, True)])
+    data = (tmp_path / "a.tif").read_bytes()
+    entry = struct.pack("<HHIH", 65000, 3, 1, 2)
+    assert data.count(entry) == 1
+    (tmp_path / "a.tif").write_bytes(data.replace(entry, struct.pack("<HHIH", 317, 3, 1, 2)))
+    convforge.filter_large(tmp_path / "a.tif", tmp_path / "b.tif", "box:3")
+    with tifffile.TiffFile(tmp_path / "b.tif") as file:
+        assert (file.pages[0].compression, file.pages[0].predictor) == (7, 1)

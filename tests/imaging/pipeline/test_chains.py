@@ -71,15 +71,47 @@ def test_volumes_read_their_spacing(tmp_path: Path, kind: str) -> None:
     assert open_windows(target).layout.spacing == (2.0, 0.5, 0.5)
 
 
+def _pyramid(path: Path, array: Any) -> Path:
+    if path.suffix == ".zarr":
+        return ome_zarr(path, [array, array[::2, ::2]], "yx")
+    with tifffile.TiffWriter(path) as writer:
+        writer.write(array, subifds=1, tile=(16, 16), compression="zlib")
+        writer.write(array[::2, ::2].copy(), subfiletype=1, tile=(16, 16), compression="zlib")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".ome.zarr", ".tif"])
+def test_a_pyramid_is_resumed_from_any_unit(tmp_path: Path, suffix: str) -> None:
+    """Also between the image and its copy, which is made of what an earlier run has written."""
+    array = noise(100, 90)
+    source, target = _pyramid(tmp_path / f"a{suffix}", array), tmp_path / f"b{suffix}"
+
+    def run() -> LargeFilter:
+        return LargeFilter(source, target, recipe("box:3"), memory=20_000, workers=1)
+
+    whole_image, *_ = (len(step.division) for step in run().passes)
+    for last in (1, whole_image - 1, whole_image, whole_image + 1, run().units):
+
+        def watch(done: int, total: int, label: str, last: int = last) -> None:
+            if done >= last:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run()(watch)
+        assert not target.exists()
+        outcome = run()()
+        assert outcome.resumed >= last
+        levels = levels_of(target)
+        np.testing.assert_array_equal(levels[0][0], convforge.filter(array, "box:3"))
+        check_levels(levels)
+        assert names(tmp_path) == [source.name, target.name]
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+
+
 @pytest.mark.parametrize("suffix", [".ome.zarr", ".tif"])
 def test_a_pyramid_may_replace_its_source(tmp_path: Path, suffix: str) -> None:
-    array, path = noise(100, 90), tmp_path / f"a{suffix}"
-    if suffix == ".tif":
-        with tifffile.TiffWriter(path) as writer:
-            writer.write(array, subifds=1, tile=(16, 16), compression="zlib")
-            writer.write(array[::2, ::2].copy(), subfiletype=1, tile=(16, 16), compression="zlib")
-    else:
-        ome_zarr(path, [array, array[::2, ::2]], "yx")
+    array = noise(100, 90)
+    path = _pyramid(tmp_path / f"a{suffix}", array)
     for _ in range(2):
         convforge.filter_large(path, path, "box:3", memory=10**6)
         array = convforge.filter(array, "box:3")
