@@ -35,7 +35,7 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a window reads along one axis: positions from `first` to before `last`; those outside are the border's."""
+    """Positions of one axis that a window reads, from `first` to before `last`; those outside are the border's."""
 
     first: int
     last: int
