@@ -265,7 +265,10 @@ def test_an_image_that_does_not_fit_the_disk_is_left_out(
     assert not list((tmp_path / "images").iterdir())
 
 
-def test_a_time_for_a_large_image_is_foreseen(script: ModuleType, tmp_path: Path) -> None:
+def test_a_time_for_a_large_image_is_foreseen(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.Contender, "missing", None)
     made = stored(tmp_path, [row("dask-image", 100.0)])
     bench = script.Bench(made, tmp_path, "cpu", 0, 2, SETTINGS["memory"], limit_s=500.0)
     small, large = cases(script, ["zarr"], ["2GB", "16GB"], 0, 0)

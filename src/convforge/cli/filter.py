@@ -188,10 +188,6 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
     from convforge.imaging.windowed import Url, local, place_of
     from convforge.imaging.windowed.slices import SliceFolder
 
-    for name in sources:
-        place = place_of(name)
-        if name != STREAM and isinstance(place, Path) and not place.exists():
-            raise Failure(f"{name}: no such file; check the name and the folder")
     if len(sources) > 1:
         if target == STREAM or isinstance(place_of(target), Url):
             raise ValueError(f"there are {len(sources)} images, so OUT must name a local folder; {target} is none")
@@ -210,6 +206,8 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         filter_piped(source, target, kernel, recipe, options.suffix)
         return
     there, volume = place_of(source), recipe.depth is not None
+    if isinstance(there, Path) and not there.exists():
+        raise Failure(f"{source}: no such file; check the name and the folder")
     here = with_slices(there, place_of(target), options.suffix, volume=volume)
     if is_folder_of_images(there) and not volume and not is_stack(there, here):
         filter_folder(

@@ -105,9 +105,9 @@ def filter_large(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     source, target = Path(folder, "a.npy"), Path(folder, "b.npy")
     ...     np.save(source, np.full((1000, 40), 9, np.uint8))
-    ...     outcome = filter_large(source, target, "box:3", memory=100_000)
+    ...     outcome = filter_large(source, target, "box:3", memory=100_000, workers=2)
     ...     outcome.units, np.load(target).max()
-    (16, np.uint8(9))
+    (8, np.uint8(9))
     """
     refuse_others("filter_large", others, ELSEWHERE)
     if memory is not None and whole_number(memory, "memory") < 1:

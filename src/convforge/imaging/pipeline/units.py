@@ -52,12 +52,12 @@ class Reach:
 
     @property
     def inside(self) -> slice:
-        """The image's pixels among them."""
+        """Pixels of the image among them."""
         return slice(max(self.first, 0), min(self.last, self.size))
 
     @property
     def run(self) -> slice:
-        """Where these pixels are in the window."""
+        """Places of these pixels in the window."""
         return slice(self.inside.start - self.first, self.inside.stop - self.first)
 
     @property
