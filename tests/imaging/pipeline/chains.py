@@ -207,7 +207,7 @@ def try_one(folder: Path, seed: int, dtype: str, *, kernel: str = "gaussian:5:1"
     options = order(chance, made)
     expected, letters = wanted(made, kernel, options)
     target = folder / f"result{suffix}"
-    run = LargeFilter(made.path, target, recipe(kernel, **options), memory=chance.choice((2**22, 2**24)), workers=2)
+    run = LargeFilter(made.path, target, recipe(kernel, **options), memory=chance.choice((2**23, 2**24)), workers=2)
     run()
     said = f"{made.path.name} {made.letters} {made.array.shape} {made.array.dtype} -> {suffix} {options}"
     found = [(np.load(target), "")] if suffix == ".npy" else levels_of(target)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,19 @@ class Limits:
         return runtime_of(self.devices[0]).facts.backend
 
 
+class Needs(NamedTuple):
+    """Bytes of host memory: of an array of the ring, of a unit beside it, and of a unit that is being filtered."""
+
+    buffer: int
+    beside: int
+    filtering: int
+
+    def of(self, units: int, lanes: int) -> int:
+        """Return the most bytes of so many units in work: those being filtered have two arrays of the ring."""
+        filtered = min(units, lanes)
+        return units * (self.buffer + self.beside) + filtered * (self.buffer + self.filtering)
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A unit's pixels with the border's, (T, H, W, C), and its opacity at the result's pixels, (T, P, Q, 1)."""
@@ -91,8 +104,8 @@ class Pass:
         Chosen for the whole image; the config is chosen for a whole unit.
     plan : Plan
         Of a whole unit.
-    unit_bytes, most, needs : int
-        Most bytes of a unit, the most units in work at the same time, and the bytes of these.
+    buffer_bytes, most, needs : int
+        Bytes of an array of the ring, the most units in work at the same time, and the bytes of these.
 
     Raises
     ------
@@ -132,18 +145,17 @@ class Pass:
         limits = self.limits
         self._plans: dict[tuple[tuple[int, ...], str], Plan] = {}
         self.plan = self._plan_of(self.division, self._unit_shape(self.division), limits.devices[0])
-        self.buffer_bytes, beside = self._bytes_of_unit(self.division)
-        self.unit_bytes = self.buffer_bytes + beside
-        least = self._bytes_of(1, self.division)
-        if least > limits.memory:
+        needs = self._needs_of(self.division)
+        self.buffer_bytes = needs.buffer
+        if (least := needs.of(1, limits.lanes)) > limits.memory:
             raise ImageError(
                 f"a memory of {limits.memory} bytes is too small: one unit of "
                 f"{' x '.join(map(str, self.division.unit))} samples needs {least}; allow that many (--memory), or "
                 "write smaller shards"
             )
-        most = 1 + (limits.memory - least) // self.unit_bytes
-        self.most = min(most, limits.units, len(self.division))
-        self.needs = self._bytes_of(self.most, self.division)
+        most = range(min(limits.units, len(self.division)), 0, -1)
+        self.most = next(units for units in most if needs.of(units, limits.lanes) <= limits.memory)
+        self.needs = needs.of(self.most, limits.lanes)
 
     def take(self, unit: tuple[int, ...]) -> None:
         """Use units of another shape: those of a run that is continued."""
@@ -278,19 +290,13 @@ class Pass:
         for larger in division.grown():
             if (
                 bytes_of(self.result.dtype, *larger.unit) > LARGEST_RESULT
-                or self._bytes_of(most, larger) > limits.memory
+                or self._needs_of(larger).of(most, limits.lanes) > limits.memory
             ):
                 break
             division = larger
         return division
 
-    def _bytes_of(self, units: int, division: Division) -> int:
-        """Return the most bytes of so many units in work: those being filtered have two arrays of the ring."""
-        buffer, beside = self._bytes_of_unit(division)
-        return (units + min(units, self.limits.lanes)) * buffer + units * beside
-
-    def _bytes_of_unit(self, division: Division) -> tuple[int, int]:
-        """Return the bytes of an array of the ring, and the most bytes that a unit takes beside it at any time."""
+    def _needs_of(self, division: Division) -> Needs:
         source, shape, on_host = self.source, self._unit_shape(division), self.limits.backend == "cpu"
         problem = division.problem_of(shape)
         window = bytes_of(source.dtype, *division.shape_read)
@@ -302,7 +308,7 @@ class Pass:
         plan = find_plan(problem, self.method, None, self.limits.devices[0], None, tune=False)
         filtering = (plan.workspace_bytes if on_host else 0) + (2 * sums if division.depth is not None else 0)
         storing = 2 * result + samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
-        return max(stack, sums), max(loading, filtering, storing) + alpha
+        return Needs(max(stack, sums), max(loading, storing) + alpha, filtering)
 
 
 def recipe_bands(recipe: Recipe, bands: int) -> int:
