@@ -125,16 +125,17 @@ def filter(  # noqa: A001
     """
     refuse_others("filter", others, ELSEWHERE)
     home = home_of(image=image)
-    taps, depth = kernel_arrays(kernel)
-    if depth is not None:
-        from convforge.imaging.volumes import filter_volume
+    if isinstance(kernel, str):  # an array is one of planes
+        kernel, depth = kernel_arrays(kernel)
+        if depth is not None:
+            from convforge.imaging.volumes import filter_volume
 
-        options = FilterOptions(channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
-                                algorithm=algorithm, axes=axes)  # fmt: skip
-        return filter_volume(image, taps, depth, device, options)
+            options = FilterOptions(channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+                                    algorithm=algorithm, axes=axes)  # fmt: skip
+            return filter_volume(image, kernel, depth, device, options)
     with at_home(home.runs_on(device)):
         plan, x, w = plan_filter(
-            image, taps, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+            image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
             device=device, algorithm=algorithm, axes=axes,
         )  # fmt: skip
         problem, stream = plan.problem, home.stream()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +64,25 @@ def content(path: Path) -> Any:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+COMMAND = """
+import sys, convforge
+convforge.filter_large(sys.argv[1], sys.argv[2], "laplacian", memory=int(sys.argv[3]), workers=2)
+"""
+
+
+def kill_a_run(source: Path, target: Path, memory: int) -> Path:
+    """Filter a file in a process of its own, and kill it when four units are finished; return the journal."""
+    journal, until = target.with_name(f"{target.name}.journal"), time.monotonic() + 120
+    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(source), str(target), str(memory)])
+    try:
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
+            assert running.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    assert not target.exists()
+    return journal

@@ -269,3 +269,27 @@ def test_what_is_loaded_is_gone_once_its_result_was_taken(ordered: bool) -> None
         most = max(most, len(alive))
     assert most <= in_flight(2, 1)
     assert len(alive) == 0
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_known_number_of_items_is_in_memory(most: int) -> None:
+    """Items begin side by side up to `most`, the first ones too; none waits for the size of the first."""
+    together, held, peak, turn = threading.Barrier(most), 0, 0, threading.Lock()
+
+    def load(item: int) -> int:
+        nonlocal held, peak
+        with turn:
+            held += 1
+            peak = max(peak, held)
+        together.wait(20)
+        return item
+
+    def store(item: int) -> int:
+        nonlocal held
+        with turn:
+            held -= 1
+        return item
+
+    done = flow(range(6), load, lambda _, item: item, store, workers=4, lanes=[nullcontext()], most=most)
+    assert [future.result() for _, future in done] == list(range(6))
+    assert peak == most

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.imaging.pipeline.large import RANDOM, content, kept, names, opened, recipe, zarr_array
+from tests.imaging.pipeline.large import RANDOM, content, kept, kill_a_run, names, opened, recipe, zarr_array
 
 import convforge
 from convforge.imaging.image import ImageError
@@ -22,10 +20,6 @@ from convforge.imaging.pipeline.large import LargeFilter
 
 IMAGE = RANDOM.integers(0, 65536, (640, 80), dtype=np.uint16)
 MEMORY = 90_000
-COMMAND = """
-import sys, convforge
-convforge.filter_large(sys.argv[1], sys.argv[2], "laplacian", memory=int(sys.argv[3]))
-"""
 
 
 @pytest.fixture
@@ -36,18 +30,8 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.parametrize("suffix", [".zarr", pytest.param(".npy", marks=pytest.mark.thorough)])
 def test_a_killed_run_is_resumed(tmp_path: Path, source: Path, suffix: str) -> None:
-    target, journal = tmp_path / f"b{suffix}", tmp_path / f"b{suffix}.journal"
-    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(source), str(target), "6000"])
-    try:
-        until = time.monotonic() + 120
-        while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
-            assert running.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.001)
-    finally:
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    assert not target.exists()
+    target = tmp_path / f"b{suffix}"
+    journal = kill_a_run(source, target, 6000)
     assert names(tmp_path) == ["a.zarr", f"b{suffix}.incomplete", f"b{suffix}.journal"]
     finished = len(journal.read_bytes().split(b"\n")) - 2
     with journal.open("ab") as file:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import functools
 import http.server
-import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from tests.imaging.pipeline.large import recipe
+from tests.imaging.pipeline.large import kill_a_run, recipe
 from tests.imaging.windowed.windows import PLAIN, noise, part, whole
 
 import convforge
@@ -141,30 +138,14 @@ def test_resumed_after_an_end_at_any_window(
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "b.tif"), convforge.filter(array, "box:3"))
 
 
-COMMAND = """
-import sys, convforge
-convforge.filter_large(sys.argv[1], sys.argv[2], "laplacian", memory=60_000, workers=1)
-"""
-
-
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.parametrize("grid", GRIDS[:3], ids=["tiles", "strips", "rows"])
 def test_a_killed_run_is_resumed(tmp_path: Path, grid: dict[str, Any]) -> None:
     array, target = noise(3000, 96), tmp_path / "b.tif"
     tifffile.imwrite(tmp_path / "a.tif", array, **PLAIN | grid)
-    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(tmp_path / "a.tif"), str(target)])
-    journal, until = tmp_path / "b.tif.journal", time.monotonic() + 120
-    try:
-        while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
-            assert running.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.001)
-    finally:
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    assert not target.exists()
-    run = LargeFilter(tmp_path / "a.tif", target, recipe("laplacian"), memory=60_000, workers=1)
+    kill_a_run(tmp_path / "a.tif", target, 60_000)
+    run = LargeFilter(tmp_path / "a.tif", target, recipe("laplacian"), memory=60_000)
     outcome = run()
     assert outcome.resumed >= 4
     assert outcome.units > 0

@@ -79,8 +79,9 @@ def flow(
     *,
     workers: int,
     lanes: Sequence[AbstractContextManager[Lane]],
-    size: Callable[[Loaded], int],
-    nbytes: int,
+    size: Callable[[Loaded], int] = lambda loaded: 0,
+    nbytes: int = 0,
+    most: int | None = None,
     ordered: bool = True,
 ) -> Generator[tuple[Item, Future[Stored]], None, None]:
     """Pass every item through `load`, `compute` and `store`; yield (item, finished future).
@@ -88,8 +89,8 @@ def flow(
     The caller's thread iterates over `items`: first as many as :class:`Room` allows, then one for each item received.
     If the caller stops early or is interrupted, items in work are completed and no others begin. `load` and `store` run
     on at most `workers` threads, `compute` on one thread per lane, inside the lane's context. `size` returns the bytes
-    of a loaded item and of its result; `nbytes` limits the bytes of all items. Without `ordered`, items are yielded in
-    the order of completion.
+    of a loaded item and of its result; `nbytes` limits the bytes of all items. A caller who knows how many items fit
+    into memory gives `most` instead. Without `ordered`, items are yielded in the order of completion.
 
     Examples
     --------
@@ -102,7 +103,9 @@ def flow(
     """
     file_threads: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
     lane_threads: _Threads[Lane] = _Threads("convforge-lane", lanes)
-    room = Room(nbytes, in_flight(workers, len(lanes)))
+    room = Room(nbytes, in_flight(workers, len(lanes)) if most is None else most)
+    if most is not None:
+        room.first_is_loaded.set()  # its size need not be known
 
     def load_it(_: None, item: Item, end: Future[Stored]) -> None:
         try:

@@ -218,7 +218,7 @@ class LargeFilter(LargePlan):
         left = [number for number in range(len(step.division)) if first + number not in journal.finished]
         results = flow(
             left, load, compute, store, workers=self.workers, lanes=lanes_on(self.devices),
-            size=lambda loaded: 1, nbytes=step.most, ordered=False,
+            most=step.most, ordered=False,
         )  # fmt: skip
         with closing(results):
             for _, future in results:

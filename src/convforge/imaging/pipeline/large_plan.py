@@ -17,7 +17,7 @@ from convforge.call.dispatch import devices_of, runtime_of
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import ImageError, is_sample_dtype
 from convforge.imaging.pipeline.lanes import memory_share
-from convforge.imaging.pipeline.passes import Limits, Pass, recipe_bands
+from convforge.imaging.pipeline.passes import Limits, Pass
 from convforge.imaging.pipeline.recipe import Depth, Recipe
 from convforge.imaging.pipeline.units import Division, decoded
 from convforge.imaging.windowed import (
@@ -72,7 +72,7 @@ class LargePlan:
         workers: int | None = None, formats: Sequence[WindowFormat] = FORMATS,
     ) -> None:  # fmt: skip
         self.source, self.target, self.recipe = place_of(source), place_of(target), recipe
-        self.reader = open_windows(self.source, formats)
+        self.reader, self.formats = open_windows(self.source, formats), formats
         self.memory = memory_share() if memory is None else memory
         self.workers = workers or max(runtime_of("cpu").facts.cores, 2)
         self.devices = devices_of(recipe.device)
@@ -108,7 +108,7 @@ class LargePlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Texts for the user to read before the run starts."""
-        read = format_of(self.source)
+        read = format_of(self.source, self.formats)
         return (read.source_notes(self.file) if read else ()) + self.format.notes(self.file, self.result)
 
     def _part(self, letters: str) -> tuple[slice, slice] | None:
@@ -184,9 +184,9 @@ class LargePlan:
                 factors = factors_of(self.result.axes, larger, smaller)
                 if factors is None:
                     raise ImageError(f"a reduced copy of shape {smaller} has no whole part of {larger}")
-                recipe, before = _reduction(self.recipe.device, self.result.axes, larger, factors)
+                recipe = _reduction(self.recipe.device, self.result.axes, larger, factors)
                 copies = [replace(self.result, shape=shape, levels=(), alpha=False) for shape in (larger, smaller)]
-                passes.append(Pass(copies[0], self.result.axes, copies[1], recipe, limits, before=before))
+                passes.append(Pass(copies[0], self.result.axes, copies[1], recipe, limits, before=(0, 0)))
         except ImageError as error:
             raise type(error)(f"{self.source}: {error}") from error
         return passes
@@ -208,20 +208,17 @@ def spacing_of(source: str | Place, axes: str | None) -> dict[str, float | None]
 def _bands_of_result(recipe: Recipe, source: Layout, letters: str) -> int:
     """Return the number of the result's bands, with alpha."""
     alpha = int(source.alpha)
-    bands = recipe_bands(recipe, dict(zip(letters, source.shape, strict=True)).get(Axes(letters).bands, 1) - alpha)
+    bands = recipe.filtered_bands(dict(zip(letters, source.shape, strict=True)).get(Axes(letters).bands, 1) - alpha)
     return (1 if recipe.channels == "sum" else bands) + alpha
 
 
-def _reduction(
-    device: str, letters: str, shape: tuple[int, ...], factors: tuple[int, ...]
-) -> tuple[Recipe, tuple[int, int]]:
-    """Return the recipe of a reduced copy: means of blocks, whose first pixel is where the kernel begins."""
+def _reduction(device: str, letters: str, shape: tuple[int, ...], factors: tuple[int, ...]) -> Recipe:
+    """Return the recipe of a reduced copy: means of blocks."""
     by = dict(zip(letters, factors, strict=True))
     planes, deep = dict(zip(letters, shape, strict=True)).get("Z", 1), by.get("Z", 1)
     depth = Depth((1 / deep,) * deep, 0, -planes % deep, deep) if deep > 1 else None
-    recipe = Recipe(
+    return Recipe(
         taps=np.full((by["Y"], by["X"]), 1 / (by["Y"] * by["X"])), channels="each", border="replicate", cval=0.0,
         stride=(by["Y"], by["X"]), device=device, algorithm="auto", out_dtype=None, magnitude=False, scale=1.0,
         gray=False, axes=letters, depth=depth,
     )  # fmt: skip
-    return recipe, (0, 0)

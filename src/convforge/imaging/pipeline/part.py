@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from convforge.algorithms.contract import Plan
 from convforge.call.dispatch import find_plan
 from convforge.errors import UnsupportedProblem
 from convforge.imaging.axes import Axes
@@ -16,7 +18,7 @@ from convforge.imaging.image import Array, Image, Metadata
 from convforge.imaging.pipeline.lanes import Convolved, Convolver, Lane
 from convforge.imaging.selection import Selection
 from convforge.problem import Conv2dProblem
-from convforge.problem.borders import border_indices
+from convforge.problem.borders import indices_between
 
 
 def picked(image: Image, selection: Selection, pages: Mapping[str, int], channels: Sequence[str]) -> Image:
@@ -104,23 +106,26 @@ def convolved_region(
     """
     whole = find_plan(problem, algorithm, None, device, None, tune=False)
     x, p = stack, problem
-    sides = ((p.h, p.r, *p.padding[:2]), (p.w, p.s, *p.padding[2:]))
-    for axis, (part, step, (size, taps, before, after)) in enumerate(
-        zip(rows_columns, p.stride, sides, strict=True), start=1
-    ):
-        indices = border_indices(size, before, after, p.padding_mode)
-        indices = indices[part.start * step : (part.stop - 1) * step + taps]
+    sides = ((p.h, p.r, p.padding[0]), (p.w, p.s, p.padding[2]))
+    for axis, (part, step, (size, taps, before)) in enumerate(zip(rows_columns, p.stride, sides, strict=True), start=1):
+        first, last = part.start * step - before, (part.stop - 1) * step - before + taps
+        indices = indices_between(size, first, last, p.padding_mode)
         x = np.take(x, np.maximum(indices, 0), axis=axis)
         if (outside := indices < 0).any():
             x[(slice(None),) * axis + (outside,)] = p.padding_value
     unit = p.replace(h=x.shape[1], w=x.shape[2], padding=(0, 0, 0, 0), padding_mode="zeros", padding_value=0.0)
+    plan = plan_of_part(unit, whole.algorithm.name, algorithm, device)
+    return convolver.run(lane, plan, np.ascontiguousarray(x), weights)
+
+
+def plan_of_part(problem: Conv2dProblem, method: str, algorithm: str, device: str, config: Any = None) -> Plan:
+    """Return the plan of a part by the method of the whole image, or of another if "auto" chose one that refuses it."""
     try:
-        plan = find_plan(unit, whole.algorithm.name, None, device, None, tune=False)
+        return find_plan(problem, method, config, device, None, tune=False)
     except UnsupportedProblem:
         if algorithm != "auto":
             raise
-        plan = find_plan(unit, "auto", None, device, None, tune=False)
-    return convolver.run(lane, plan, np.ascontiguousarray(x), weights)
+        return find_plan(problem, "auto", None, device, None, tune=False)
 
 
 def cut(image: Image, selection: Selection, stride: tuple[int, int]) -> Image:

@@ -16,6 +16,7 @@ from convforge.errors import UnsupportedProblem
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import Array, Image, ImageError, alpha_as
 from convforge.imaging.pipeline.lanes import LANES, Clock, Convolver, HostRing, Lane, lanes_of
+from convforge.imaging.pipeline.part import plan_of_part
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
 from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of
 from convforge.imaging.pipeline.units import decoded as samples_in_chunks
@@ -249,7 +250,7 @@ class Pass:
 
     def _bands(self, sizes: dict[str, int], axes: Axes) -> int:
         """Return the number of bands that are filtered."""
-        return recipe_bands(self.recipe, sizes.get(axes.bands, 1) - self._alpha)
+        return self.recipe.filtered_bands(sizes.get(axes.bands, 1) - self._alpha)
 
     def _method_for(self, whole: Division) -> str:
         """Return the method for the whole image; if none can hold it at once, that for a unit."""
@@ -267,14 +268,8 @@ class Pass:
         return plan.algorithm.name
 
     def _plan_of(self, division: Division, stack: tuple[int, ...], device: str, config: Any = None) -> Plan:
-        """Return the plan of a unit; where "auto" chose a method that refuses a unit at the end, of another method."""
-        problem = division.problem_of(stack)
-        try:
-            return find_plan(problem, self.method, config, device, None, tune=False)
-        except UnsupportedProblem:
-            if self.recipe.algorithm != "auto":
-                raise
-            return find_plan(problem, "auto", None, device, None, tune=False)
+        """Return the plan of a unit."""
+        return plan_of_part(division.problem_of(stack), self.method, self.recipe.algorithm, device, config)
 
     def _unit_shape(self, division: Division) -> tuple[int, int, int, int]:
         """Return the shape (T, H, W, C) of a whole unit's input, without alpha."""
@@ -309,15 +304,6 @@ class Pass:
         filtering = (plan.workspace_bytes if on_host else 0) + (2 * sums if division.depth is not None else 0)
         storing = 2 * result + samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
         return Needs(max(stack, sums), max(loading, storing) + alpha, filtering)
-
-
-def recipe_bands(recipe: Recipe, bands: int) -> int:
-    """Return the number of bands that a recipe filters in an image that has `bands` without alpha."""
-    if recipe.gray and bands > 1:
-        if bands != 3:
-            raise ValueError(f"--gray needs red, green and blue; the image has {bands} bands")
-        return 1
-    return bands
 
 
 def lanes_on(devices: Sequence[str]) -> list[AbstractContextManager[tuple[str, Lane]]]:

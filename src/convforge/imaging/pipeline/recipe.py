@@ -79,6 +79,14 @@ class Recipe:
         """Return the number of bands of the result."""
         return 1 if self.gray or self.channels == "sum" else image.bands
 
+    def filtered_bands(self, bands: int) -> int:
+        """Return the number of bands that are filtered of an image with so many, without alpha."""
+        if not self.gray or bands == 1:
+            return bands
+        if bands != 3:
+            raise ValueError(f"--gray needs red, green and blue; the image has {bands} bands")
+        return 1
+
     def dtype(self, image: Image) -> np.dtype[Any]:
         """Return the sample type of the result."""
         return self.out_dtype or image.pixels.dtype
@@ -109,9 +117,7 @@ class Recipe:
         pixels = image.pixels if image.pages else image.pixels[np.newaxis]
         if pixels.ndim == 3:
             pixels = pixels[..., np.newaxis]
-        if self.gray and image.bands > 1:
-            if image.bands != 3:
-                raise ValueError(f"--gray needs red, green and blue; the image has {image.bands} bands")
+        if self.filtered_bands(image.bands) != image.bands:
             with clock("gray"):
                 pixels = to_gray(pixels)[..., np.newaxis]
         if pixels.dtype.name in COMPUTABLE:
