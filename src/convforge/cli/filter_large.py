@@ -103,7 +103,7 @@ def _print_plan(run: LargeFilter, before: int, kernel: Kernel) -> None:
         line("devices", f"{len(run.devices)} GPUs: {', '.join(run.devices)}")
     line("size", size_text(run))
     copies = run.units - len(division)
-    more = f", and {copies} of the reduced copies ({len(run.result.levels)})" if copies else ""
+    more = f", and {copies} for {count_of(len(run.result.levels), 'level')} of the pyramid" if copies else ""
     line(
         "units",
         f"{len(division)} of {' x '.join(map(str, division.unit))} samples ({division.letters_out}){more}{done}",

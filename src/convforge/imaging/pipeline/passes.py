@@ -292,6 +292,7 @@ class Pass:
         return division
 
     def _needs_of(self, division: Division) -> Needs:
+        """Return the host memory of whole units: the most of each stage, whose arrays are freed before the next."""
         source, shape, on_host = self.source, self._unit_shape(division), self.limits.backend == "cpu"
         problem = division.problem_of(shape)
         window = bytes_of(source.dtype, *division.shape_read)
