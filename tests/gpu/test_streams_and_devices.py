@@ -11,6 +11,7 @@ from tests.judged import allowed, judge_of, named
 
 from convforge.algorithms import ON_DEVICE, refusal
 from convforge.problem import parse_problem
+from convforge.problem.types import numpy_dtype
 from convforge.verify import check_plan, make_inputs
 
 need_gpu()
@@ -61,9 +62,9 @@ def text_for(algorithm: Any) -> str:
         "implicit_gemm_split_mma",
     ):
         return LAYER.replace("f16", "f32")
-    if algorithm.name in ("implicit_gemm_int8_mma", "implicit_gemm_dp4a", "direct_dp4a"):
+    if algorithm.name in ("implicit_gemm_int8", "implicit_gemm_int8_mma", "implicit_gemm_dp4a", "direct_dp4a"):
         return LAYER.replace("f16", "u8-i8-u8-i32")
-    if algorithm.name == "implicit_gemm_fp8_mma":
+    if algorithm.name in ("implicit_gemm_fp8", "implicit_gemm_fp8_fast", "implicit_gemm_fp8_mma"):
         return LAYER.replace("f16", "f8e4m3-f8e4m3-f16-f32")
     depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"
     return DEPTHWISE if depthwise else PROBLEMS[algorithm.operation]
@@ -83,7 +84,7 @@ def test_work_stays_on_the_callers_stream(algorithm: Any) -> None:
     sources = [runtime.upload(array) for array in (inputs.x, inputs.w) if array is not None]
     late = [runtime.empty(array.shape, array.dtype) for array in sources]
     judge = judge_of(str(problem), "normal")
-    out = runtime.empty(judge.truth.value.shape, inputs.x.dtype)
+    out = runtime.empty(judge.truth.value.shape, numpy_dtype(problem.out_dtype))
     busy = runtime.allocate(BUSY_BYTES)
     for array in (*late, out):
         runtime.fill(array, 0xFF)
@@ -117,11 +118,11 @@ def test_two_streams_at_once_do_not_race() -> None:
         alone, calls = [], []
         for inputs in sets:
             x, prepared = runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w))
-            out = runtime.empty(problem.out_shape, problem.out_dtype)
+            out = runtime.empty(problem.out_shape, numpy_dtype(problem.out_dtype))
             plan(plan.buffers(x, prepared, out=out))
             runtime.synchronize()
             alone.append(np.array(runtime.download(out)))
-            calls.append((x, prepared, runtime.empty(problem.out_shape, problem.out_dtype)))
+            calls.append((x, prepared, runtime.empty(problem.out_shape, numpy_dtype(problem.out_dtype))))
         assert not np.array_equal(*alone)
         for _ in range(20):
             for (x, prepared, out), stream in zip(calls, streams, strict=True):

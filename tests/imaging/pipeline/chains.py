@@ -197,7 +197,7 @@ def same(found: Any, letters: str, expected: Any, wanted_letters: str) -> None:
     assert found.dtype == expected.dtype
 
 
-def try_one(folder: Path, seed: int, dtype: str, *, kernel: str = "gaussian:5:1") -> str:
+def try_one(folder: Path, seed: int, dtype: str, *, kernel: str = "gaussian:5:1", device: str = "cpu") -> str:
     """Filter a random file and check the result; return what was done."""
     chance = random.Random(f"{dtype} {seed}")
     made = make(folder, chance, dtype)
@@ -205,9 +205,11 @@ def try_one(folder: Path, seed: int, dtype: str, *, kernel: str = "gaussian:5:1"
     if made.array.dtype.name not in TYPES_OF_OME_TIFF and suffix == ".ome.tif":
         suffix = ".tif"
     options = order(chance, made)
-    expected, letters = wanted(made, kernel, options)
+    expected, letters = wanted(made, kernel, {**options, "device": device.split(",")[0]})
     target = folder / f"result{suffix}"
-    run = LargeFilter(made.path, target, recipe(kernel, **options), memory=chance.choice((2**23, 2**24)), workers=2)
+    run = LargeFilter(
+        made.path, target, recipe(kernel, device=device, **options), memory=chance.choice((2**23, 2**24)), workers=2
+    )
     run()
     said = f"{made.path.name} {made.letters} {made.array.shape} {made.array.dtype} -> {suffix} {options}"
     found = [(np.load(target), "")] if suffix == ".npy" else levels_of(target)

@@ -68,14 +68,16 @@ def names(folder: Path) -> list[str]:
 
 COMMAND = """
 import sys, convforge
-convforge.filter_large(sys.argv[1], sys.argv[2], "laplacian", memory=int(sys.argv[3]), workers=2)
+convforge.filter_large(
+    sys.argv[1], sys.argv[2], "laplacian", memory=int(sys.argv[3]), device=sys.argv[4], workers=2
+)
 """
 
 
-def kill_a_run(source: Path, target: Path, memory: int) -> Path:
+def kill_a_run(source: Path, target: Path, memory: int, device: str = "cpu") -> Path:
     """Filter a file in a process of its own, and kill it when four units are finished; return the journal."""
     journal, until = target.with_name(f"{target.name}.journal"), time.monotonic() + 120
-    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(source), str(target), str(memory)])
+    running = subprocess.Popen([sys.executable, "-c", COMMAND, str(source), str(target), str(memory), device])
     try:
         while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
             assert running.poll() is None

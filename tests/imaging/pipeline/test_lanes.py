@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from convforge.algorithms.contract import PreparedFilter
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.emulator import why_absent
 from convforge.backends.emulator.runtime import emulator_runtime
 from convforge.call.dispatch import find_plan
-from convforge.imaging.pipeline.lanes import GRAIN, LANES, Clock, DeviceLane, host_lane, lanes_of
+from convforge.imaging.pipeline.lanes import GRAIN, LANES, Clock, DeviceLane, HostLane, Stage, lanes_of
 from convforge.problem import Conv2dProblem, parse_problem
 
 RANDOM = np.random.default_rng(21)
@@ -72,7 +73,7 @@ class LatePlan:
     """Adds one to every pixel, late."""
 
     def __init__(self, runtime: LateRuntime, shape: tuple[int, ...], workspace_bytes: int = 0) -> None:
-        self.problem = SimpleNamespace(out_shape=shape, out_dtype="int32")
+        self.problem = SimpleNamespace(x_shape=shape, out_shape=shape, out_dtype="int32")
         self.workspace_bytes = workspace_bytes
         self.runtime = runtime
         self.fails = False
@@ -89,9 +90,9 @@ class LatePlan:
         self.runtime.queues[stream].append(lambda: np.add(x, 1, out=out))
 
 
-def through(lane: Any, plan: LatePlan, x: Any) -> tuple[Any, Clock]:
-    clock = Clock()
-    return lane(plan, x, None, clock), clock
+def through(lane: Any, plan: LatePlan, x: Any, *more: LatePlan) -> tuple[Any, Clock]:
+    clock, nothing = Clock(), PreparedFilter({}, 0)
+    return lane([Stage(each, nothing) for each in (plan, *more)], x, clock), clock
 
 
 def test_nothing_is_read_before_the_stream_has_passed_it() -> None:
@@ -119,6 +120,33 @@ def test_buffers_grow_to_the_largest_image_and_are_used_again() -> None:
     small, large = GRAIN, 2 * GRAIN
     assert runtime.pinned_bytes == [small, small, large, large]
     assert runtime.device_bytes == [small, small, large, large]
+
+
+def test_each_stage_reads_the_result_of_the_one_before_on_the_device() -> None:
+    runtime: Any = LateRuntime()
+    with runtime.stream() as stream:
+        lane = DeviceLane(runtime, stream)
+        x = RANDOM.integers(0, 99, (1, 600, 800, 1)).astype(np.int32)
+        lines = LatePlan(runtime, (1, 800, 600, 1), workspace_bytes=100)
+        last = LatePlan(runtime, (1, 600, 800, 1), workspace_bytes=200)
+        for _ in range(2):
+            out, clock = through(lane, LatePlan(runtime, x.shape), x, lines, last)
+            np.testing.assert_array_equal(out, x + 3)
+            assert clock.seconds["filter"] == 1  # all stages
+    assert len(runtime.pinned_bytes) == 2, "only the image and the last result are copied"
+    assert len(runtime.device_bytes) == 5, "the image, three results and one workspace"
+
+
+def test_the_cpu_keeps_its_buffer_between_stages() -> None:
+    problem = parse_problem("n1c1h20w21_k1r1s1_f32_nhwc")
+    assert isinstance(problem, Conv2dProblem)
+    plan = find_plan(problem, "direct_naive", None, "cpu", None)
+    double = Stage(plan, plan.prepare(np.full((1, 1, 1, 1), 2, np.float32)))
+    lane, x = HostLane(), RANDOM.random((1, 20, 21, 1)).astype(np.float32)
+    first = lane([double, double, double], x, Clock())
+    np.testing.assert_array_equal(first, 8 * x)
+    np.testing.assert_array_equal(lane([double, double], x, Clock()), 4 * x)
+    np.testing.assert_array_equal(first, 8 * x)  # a result is never the lane's buffer
 
 
 def test_a_launch_that_fails_leaves_nothing_on_the_stream() -> None:
@@ -157,7 +185,7 @@ def result_on(runtime: Any, device: str, method: str) -> tuple[Any, Any, list[An
     outs = []
     for context in lanes_of(runtime):
         with context as lane:
-            outs.append((lane(plan, x, prepared, clock := Clock()), clock.seconds))
+            outs.append((lane([Stage(plan, prepared)], x, clock := Clock()), clock.seconds))
     return expected, x, outs
 
 
@@ -168,7 +196,7 @@ def test_the_cpu_has_one_lane_that_copies_nothing() -> None:
     np.testing.assert_array_equal(out, expected)
     assert seconds.keys() == {"filter"}
     with lanes_of(cpu_runtime())[0] as lane:
-        assert lane is host_lane
+        assert isinstance(lane, HostLane)
 
 
 @needs_emulator

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -57,15 +57,33 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
+class Stage(NamedTuple):
+    """A plan that a lane runs, with its weights."""
+
+    plan: Plan
+    prepared: PreparedFilter
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(self.plan.problem.out_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = np.dtype(self.plan.problem.out_dtype)
+        return dtype
+
+
 class Lane(Protocol):
-    """Runs a plan on a host array, from one thread at a time."""
+    """Runs plans on a host array, from one thread at a time."""
 
     def __call__(
-        self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock, out: NDArray[Any] | None = None
+        self, stages: Sequence[Stage], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Return the result, and add the seconds of each stage to the clock.
+        """Return the result of the last stage, and add the seconds of each step to the clock.
 
-        With `out`, the result is written to it, and on a GPU both arrays are of a :class:`HostRing`; else it is new.
+        Each stage reads the result of the one before, in the shape that its problem gives. With `out`, the result is
+        written to it, and on a GPU both arrays are of a :class:`HostRing`; else it is new.
         """
 
 
@@ -77,7 +95,7 @@ def memory_share() -> int:
 def lanes_of(runtime: Runtime) -> list[AbstractContextManager[Lane]]:
     """Return the lanes of a device: contexts, which the thread that uses a lane must enter."""
     backend = runtime.facts.backend
-    return [nullcontext(host_lane) if backend == "cpu" else _device_lane(runtime) for _ in range(LANES[backend])]
+    return [nullcontext(HostLane()) if backend == "cpu" else _device_lane(runtime) for _ in range(LANES[backend])]
 
 
 @contextmanager
@@ -86,14 +104,23 @@ def _device_lane(runtime: Runtime) -> Iterator[Lane]:
         yield DeviceLane(runtime, stream)
 
 
-def host_lane(
-    plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock, out: NDArray[Any] | None = None
-) -> NDArray[Any]:
-    """Run a plan on the CPU, which reads the image in place."""
-    out = np.empty(plan.problem.out_shape, plan.problem.out_dtype) if out is None else out
-    with clock("filter"):
-        plan(plan.buffers(x, prepared, out=out))
-    return out
+class HostLane:
+    """The CPU, which reads an image in place, with a buffer for each stage but the last."""
+
+    def __init__(self) -> None:
+        self._between = _Buffers(lambda nbytes: np.empty(nbytes, np.uint8))
+
+    def __call__(
+        self, stages: Sequence[Stage], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        *before, last = stages
+        result = np.empty(last.shape, last.dtype) if out is None else out
+        with clock("filter"):
+            targets = [*self._between.arrays(before), result]
+            for (plan, prepared), target in zip(stages, targets, strict=True):
+                plan(plan.buffers(x.reshape(plan.problem.x_shape), prepared, out=target))
+                x = target
+        return result
 
 
 class DeviceLane:
@@ -106,33 +133,36 @@ class DeviceLane:
             return runtime.allocate(nbytes, stream)
 
         self._host_x, self._host_out = _Buffer(runtime.pinned), _Buffer(runtime.pinned)
-        self._x, self._out, self._workspace = _Buffer(on_device), _Buffer(on_device), _Buffer(on_device)
+        self._x, self._results, self._workspace = _Buffer(on_device), _Buffers(on_device), _Buffer(on_device)
 
     def __call__(
-        self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock, out: NDArray[Any] | None = None
+        self, stages: Sequence[Stage], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Run a plan; without `out`, the times of upload and download include copies to and from pinned memory."""
-        runtime, stream = self._runtime, self._stream
-        shape, dtype = plan.problem.out_shape, np.dtype(plan.problem.out_dtype)
+        """Run plans; without `out`, the times of upload and download include copies to and from pinned memory."""
+        runtime, stream, last = self._runtime, self._stream, stages[-1]
         host_x = self._host_x.array(x.shape, x.dtype) if out is None else x
-        host_out = self._host_out.array(shape, dtype) if out is None else out
-        there_x, there_out = self._x.array(x.shape, x.dtype), self._out.array(shape, dtype)
-        workspace = self._workspace.bytes(plan.workspace_bytes) if plan.workspace_bytes else None
+        host_out = self._host_out.array(last.shape, last.dtype) if out is None else out
+        there_x, results = self._x.array(x.shape, x.dtype), self._results.arrays(stages)
+        nbytes = max(stage.plan.workspace_bytes for stage in stages)
+        workspace: Any = self._workspace.bytes(nbytes) if nbytes else None
         if out is None:
             with clock("upload"):
                 np.copyto(host_x, x)
         try:
             begin = runtime.mark(stream)
             runtime.begin_copy(there_x, host_x, stream)
-            sent = runtime.mark(stream)
-            plan(plan.buffers(there_x, prepared, None, there_out, workspace), stream)
+            sent, source = runtime.mark(stream), there_x
+            for (plan, prepared), result in zip(stages, results, strict=True):
+                own = workspace[: plan.workspace_bytes] if plan.workspace_bytes else None
+                plan(plan.buffers(source.reshape(plan.problem.x_shape), prepared, None, result, own), stream)
+                source = result
             computed = runtime.mark(stream)
-            runtime.begin_copy(host_out, there_out, stream)
+            runtime.begin_copy(host_out, source, stream)
             fetched = runtime.mark(stream)
         finally:  # also after an error: pending work still uses the buffers
             runtime.synchronize(stream)
-        for name, first, last in (("upload", begin, sent), ("filter", sent, computed), ("download", computed, fetched)):
-            clock.add(name, runtime.seconds(first, last))
+        for name, first, end in (("upload", begin, sent), ("filter", sent, computed), ("download", computed, fetched)):
+            clock.add(name, runtime.seconds(first, end))
         if out is not None:
             return out
         with clock("download"):
@@ -154,6 +184,19 @@ class _Buffer:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         return self.bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+class _Buffers:
+    """A buffer for the result of each of several stages."""
+
+    def __init__(self, allocate: Callable[[int], Any]) -> None:
+        self._allocate = allocate
+        self._kept: list[_Buffer] = []
+
+    def arrays(self, stages: Sequence[Stage]) -> list[Any]:
+        while len(self._kept) < len(stages):
+            self._kept.append(_Buffer(self._allocate))
+        return [buffer.array(stage.shape, stage.dtype) for buffer, stage in zip(self._kept, stages, strict=False)]
 
 
 class HostRing:
@@ -219,34 +262,38 @@ class Convolver:
         with self._lock, self._clock("plan"):
             options: FilterOptions = {**self._options, **more}
             plan, x, w = plan_filter(image, self._taps, device=self._device, **options)
-        return self.run(lane, plan, x, w)
+        return self.run(lane, [(plan, w)], x)
 
     def run(
-        self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any], out: NDArray[Any] | None = None
+        self, lane: Lane, steps: Sequence[tuple[Plan, NDArray[Any]]], x: NDArray[Any], out: NDArray[Any] | None = None
     ) -> Convolved:
-        """Run a plan on x (T, H, W, C) with weights w, which are prepared once for each plan; see :class:`Lane`."""
+        """Run plans, each with its weights, one after another on x (T, H, W, C); see :class:`Lane`.
+
+        Weights are prepared once for each plan. The plan and weights that are returned are the first's.
+        """
         with self._lock:  # without the lock two lanes would compile the same kernel
             with self._clock("plan"):
-                prepared = self._prepare(plan, w)
-            self._compile(lane, plan, x, w)
-        return Convolved(lane(plan, x, prepared, self._clock, out), plan, prepared)
+                stages = [Stage(plan, self._prepare(plan, w)) for plan, w in steps]
+            for plan, w in steps:
+                self._compile(lane, plan, w)
+        return Convolved(lane(stages, x, self._clock, out), *stages[0])
 
     def _prepare(self, plan: Plan, w: NDArray[Any]) -> PreparedFilter:
         prepared = prepared_plan(plan, w, self._prepared)
         plan.runtime.synchronize()  # weights were prepared on the runtime's stream; the lane's stream reads them
         return prepared
 
-    def _compile(self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any]) -> None:
-        """Compile a plan's kernels: run its method and config on a part of an image."""
+    def _compile(self, lane: Lane, plan: Plan, w: NDArray[Any]) -> None:
+        """Compile a plan's kernels: run its method and config on a part of an image, whose pixels are 0."""
         config = "" if plan.runtime.facts.backend == "cpu" else str(plan.config)  # on the CPU no config is compiled in
         kind = (plan.algorithm.key, compile_key(plan.problem), config)
         if kind in self._compiled:
             return
         with self._clock("first call"):
-            side = max(WARM_SIDE, 2 * max(self._taps.shape))
-            width = side + (x.shape[2] - side) % (VECTOR_BYTES * plan.problem.stride[1])  # keeps rows' vector width
-            part = np.ascontiguousarray(x[:1, :side, :width])
-            small = plan.problem.replace(n=1, h=part.shape[1], w=part.shape[2])
+            p = plan.problem
+            side = max(WARM_SIDE, 2 * max(p.r, p.s))
+            width = side + (p.w - side) % (VECTOR_BYTES * p.stride[1])  # keeps rows' vector width
+            small = p.replace(n=1, h=min(p.h, side), w=min(p.w, width))
             warm = find_plan(small, plan.algorithm.name, plan.config, self._device, None)
-            lane(warm, part, self._prepare(warm, w), Clock())
+            lane([Stage(warm, self._prepare(warm, w))], np.zeros(small.x_shape, small.x_dtype), Clock())
         self._compiled.add(kind)

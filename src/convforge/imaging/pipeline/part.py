@@ -115,7 +115,7 @@ def convolved_region(
             x[(slice(None),) * axis + (outside,)] = p.padding_value
     unit = p.replace(h=x.shape[1], w=x.shape[2], padding=(0, 0, 0, 0), padding_mode="zeros", padding_value=0.0)
     plan = plan_of_part(unit, whole.algorithm.name, algorithm, device)
-    return convolver.run(lane, plan, np.ascontiguousarray(x), weights)
+    return convolver.run(lane, [(plan, weights)], np.ascontiguousarray(x))
 
 
 def plan_of_part(problem: Conv2dProblem, method: str, algorithm: str, device: str, config: Any = None) -> Plan:

@@ -191,23 +191,26 @@ class Pass:
 
     def compute(self, lane: Lane, device: str, convolver: Convolver, loaded: Loaded, ring: HostRing) -> Computed:
         """Filter a unit on a lane of a device; its input goes back to the ring."""
-        division, depth = self.division, self.division.depth
-        stack, config = loaded.stack, self.plan.config
-        plan = self._plans.get((stack.shape, device))
+        steps = self._steps(loaded, device)
+        last = steps[-1][0].problem
+        out = ring.take(last.out_shape, last.out_dtype)
+        convolver.run(lane, steps, loaded.stack, out)
+        ring.give(loaded.stack)
+        p, q, k = steps[0][0].problem.out_shape[1:]
+        return Computed(loaded.number, out.reshape(-1, p, q, k), loaded.alpha)
+
+    def _steps(self, loaded: Loaded, device: str) -> list[tuple[Plan, Array]]:
+        """Return the plans of a unit, each with its weights: that of the planes, and one along Z."""
+        division, shape = self.division, loaded.stack.shape
+        plan = self._plans.get((shape, device))
         if plan is None:
-            plan = self._plans[stack.shape, device] = self._plan_of(division, stack.shape, device, config)
-        out = ring.take(plan.problem.out_shape, plan.problem.out_dtype)
-        sums = convolver.run(lane, plan, stack, self.weights[: plan.problem.k], out).sums
-        ring.give(stack)
-        if depth is not None:
-            planes, (p, q, k) = plan.problem, sums.shape[1:]
-            problem = self.recipe.depth_problem(depth, planes, loaded.pages, self.result.dtype)
-            plan = find_plan(problem, ALONG_Z, None, device, None, tune=False)
-            taps = np.array(depth.taps, sums.dtype).reshape(1, 1, -1, 1)
-            rows = sums.reshape(problem.n, problem.h, problem.w, 1)
-            sums = convolver.run(lane, plan, rows, taps).sums.reshape(-1, p, q, k)
-            ring.give(out)
-        return Computed(loaded.number, sums, loaded.alpha)
+            plan = self._plans[shape, device] = self._plan_of(division, shape, device, self.plan.config)
+        steps = [(plan, self.weights[: plan.problem.k])]
+        if (depth := division.depth) is not None:
+            lines = self.recipe.depth_problem(depth, plan.problem, loaded.pages, self.result.dtype)
+            taps = np.array(depth.taps, lines.w_dtype).reshape(1, 1, -1, 1)
+            steps.append((find_plan(lines, ALONG_Z, None, device, None, tune=False), taps))
+        return steps
 
     def store(self, writer: WindowWriter, computed: Computed, ring: HostRing, clock: Clock) -> int:
         """Write a unit; its result goes back to the ring. Return the bytes of its samples."""
@@ -297,14 +300,18 @@ class Pass:
         problem = division.problem_of(shape)
         window = bytes_of(source.dtype, *division.shape_read)
         stack, sums = bytes_of(problem.x_dtype, *shape), bytes_of(problem.out_dtype, *problem.out_shape)
+        computed, between = sums, 0
+        if division.depth is not None:
+            lines = self.recipe.depth_problem(division.depth, problem, 1, self.result.dtype)
+            computed, between = bytes_of(lines.out_dtype, *division.unit), sums
         result = bytes_of(self.result.dtype, *division.unit)
         alpha = window // shape[-1] if self._alpha else 0
         # Chunks in the store; at the border the window, and the same in gray or float64, and with the border's pixels.
         loading = self._decoded(division.shape_read) * source.dtype.itemsize + 2 * max(window, stack)
         plan = find_plan(problem, self.method, None, self.limits.devices[0], None, tune=False)
-        filtering = (plan.workspace_bytes if on_host else 0) + (2 * sums if division.depth is not None else 0)
+        filtering = plan.workspace_bytes + between if on_host else 0
         storing = 2 * result + samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
-        return Needs(max(stack, sums), max(loading, storing) + alpha, filtering)
+        return Needs(max(stack, computed), max(loading, storing) + alpha, filtering)
 
 
 def lanes_on(devices: Sequence[str]) -> list[AbstractContextManager[tuple[str, Lane]]]:
