@@ -49,6 +49,7 @@ def test_every_border_gives_the_bits_of_the_image_in_memory(
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "float32", "float64"])
 def test_random_files_and_commands(tmp_path: Path, dtype: str, device: str) -> None:
+    pytest.importorskip("imagecodecs")  # some files have a predictor of floats
     for seed in range(6):
         try_one(tmp_path, seed, dtype, device=device)
 
