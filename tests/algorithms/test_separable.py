@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -181,10 +182,29 @@ def test_worked_values(worked: Any) -> None:
     np.testing.assert_allclose(out, worked.expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("types", ["u16-f64-u16-f64", "f32"])
+def test_rows_that_are_made_together_have_the_bits_of_rows_made_alone(types: str) -> None:
+    random = np.random.default_rng(6)
+    for taps, width in itertools.product((9, 10, 17), (1, 3, 7, 8, 9, 16, 31, 70)):
+        problem = parse_problem(f"n1c2h41w{width + 2}_k3r{taps}s3_{types}_nchw")
+        assert isinstance(problem, Conv2dProblem)
+        inputs = make_inputs(problem)
+        w = random.standard_normal((3, 2, taps, 3)).astype(problem.w_dtype)
+        results = []
+        for rows in (1, 4, 7, 41):
+            plan = Separable().plan(problem, SeparableConfig(rows, 64), cpu_runtime())
+            out = np.zeros(problem.out_shape, problem.out_dtype)
+            plan({"x": inputs.x, "w": plan.prepare(w), "out": out})
+            results.append(out)
+        assert results[0].any()
+        for other in results[1:]:
+            np.testing.assert_array_equal(other, results[0])
+
+
 @pytest.mark.parametrize("kind", ["nan", "inf"])
 @pytest.mark.parametrize("text", [
     "n2c2h24w25_k3r3s3_st1_p1_f32_nchw", "n1c2h13w40_k2r5s5_p2_reflect_f32_nchw",
-    "n1c4h13w12_k4r3s3_st2_p1_g2_f32_nhwc",
+    "n1c4h13w12_k4r3s3_st2_p1_g2_f32_nhwc", "n1c2h31w25_k2r9s3_p1_f32_nchw", "n1c2h17w25_k2r4s3_p1_f16_nchw",
     pytest.param("n1c3h22w23_k3r4s3_d2x3_g3_f64_nhwc", marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_nan_reaches_exactly_the_windows_that_hold_it(text: str, kind: str) -> None:

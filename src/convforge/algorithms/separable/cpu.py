@@ -8,7 +8,7 @@ import numpy as np
 
 from convforge.algorithms.host.rows import gather_row, store_row
 from convforge.backends.cpu.jit import jit
-from convforge.backends.cpu.simd import alias, borrow, fma, load, splat, store, zeros
+from convforge.backends.cpu.simd import alias, borrow, fma, get, load, splat, store, zeros
 
 
 @jit
@@ -17,8 +17,9 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
     """Work item = a tile of one output channel (n, k, strip of rows, strip of columns), computed row by row.
 
     For each factor of the rank, the column pass makes one row of intermediate sums; the row pass then filters that
-    row. Image rows come from a ring of gathered rows, as many as the filter's extent; or directly from the image, if
-    the filter has few rows and the image has the right type and contiguous rows.
+    row. Image rows come from a ring of gathered rows; or directly from the image, if the filter has few rows and the
+    image has the right type and contiguous rows. From the ring, the column pass makes as many output rows at once as
+    `sizes.group` says: they read most of the same rows.
 
     `horizontal` has K * channels * rank * S factors and `vertical` K * channels * rank * R, with room for the largest
     rank; `ranks` is (K, channels). `taps`, of shape (rank * S,), has the offset of each horizontal tap from the row of
@@ -28,8 +29,9 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
     x, out, g, epilogue = borrow(x), borrow(out), borrow(g), borrow(epilogue)
     horizontal, vertical, taps = borrow(horizontal), borrow(vertical), borrow(taps)
     K, rank, pitch = ranks.shape[0], sizes.rank, sizes.pitch
-    ring, middle = np.zeros(sizes.extent_h * pitch, vertical.dtype), np.zeros(rank * pitch, vertical.dtype)
-    places = np.empty(g.R, np.int64)
+    ring = np.zeros(sizes.ring_rows * pitch, vertical.dtype)
+    middle = np.zeros(sizes.group * rank * pitch, vertical.dtype)
+    places = np.empty(g.R + sizes.group - 1, np.int64)
     sums = np.zeros((1 if g.channels == 1 else sizes.tile_p) * (sizes.tile_q + sizes.lanes), vertical.dtype)
     value = np.empty(sizes.tile_q, values.dtype)
     source, target = alias(x.flat, ring), alias(out.flat, sums)
@@ -44,33 +46,106 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
             first_v = (k * g.channels + c) * sizes.rank * g.R
             first_h = (k * g.channels + c) * sizes.rank * g.S
             for p in range(rows):
+                row = p % sizes.group  # of the group
                 if sizes.in_place and find_rows(places, (p0 + p) * g.stride_h, g, x.place[3]):
                     filter_in_place(middle, source, plane, places, vertical, first_v, rank, q0, columns, g, sizes)
-                else:
+                elif row == 0:
+                    group = min(sizes.group, rows - p)
                     top = p * g.stride_h
-                    for row in range(max(gathered, top), top + sizes.extent_h):
-                        if used[row % g.stride_h]:
-                            gather(ring, row % sizes.extent_h * pitch, x, plane, p0 * g.stride_h + row, q0, columns, g,
+                    bottom = top + sizes.extent_h + group - 1
+                    for at in range(max(gathered, top), bottom):
+                        if used[at % g.stride_h]:
+                            gather(ring, at % sizes.ring_rows * pitch, x, plane, p0 * g.stride_h + at, q0, columns, g,
                                    sizes)  # fmt: skip
-                    gathered = top + sizes.extent_h
-                    for r in range(g.R):
-                        places[r] = (top + r * g.dilation_h) % sizes.extent_h * pitch
-                    for i in range(rank):
-                        weighted_sum(middle, i * pitch, ring, 0, places, vertical, first_v + i * g.R, g.R,
-                                     pitch - sizes.lanes, False)  # fmt: skip
+                    gathered = bottom
+                    for r in range(g.R + group - 1):
+                        places[r] = (top + r * g.dilation_h) % sizes.ring_rows * pitch
+                    column_pass(middle, ring, places, vertical, first_v, rank, group, g, sizes)
                 start = out.place[0] + n * out.place[1] + k * out.place[2]
                 start += (p0 + p) * out.place[3] + q0 * out.place[4]
+                made = row * sizes.rank * pitch
                 if sizes.put_directly and columns >= sizes.lanes:
-                    weighted_sum(target, start, middle, 0, taps, horizontal, first_h, rank * g.S, columns, False)
+                    weighted_sum(target, start, middle, made, taps, 0, horizontal, first_h, rank * g.S, columns, False)
                     continue
                 at = 0 if g.channels == 1 else p * (sizes.tile_q + sizes.lanes)
-                weighted_sum(sums, at, middle, 0, taps, horizontal, first_h, rank * g.S, columns, c > 0)
+                weighted_sum(sums, at, middle, made, taps, 0, horizontal, first_h, rank * g.S, columns, c > 0)
                 if c == g.channels - 1:
                     other = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2]
                     other += (p0 + p) * epilogue.place[3] + q0 * epilogue.place[4]
                     store_row(
                         sums, at, columns, value, k, out.flat, start, out.place[4], epilogue, other, epilogue.place[4]
                     )
+
+
+@jit
+def column_pass(middle: Any, ring: Any, places: Any, factors: Any, first: Any, rank: Any, group: Any, g: Any,
+                sizes: Any) -> None:  # fmt: skip
+    """Make the intermediate sums of `group` output rows; `places` are the ring's rows that they read, in order."""
+    n = sizes.pitch - sizes.lanes
+    for i in range(rank):
+        at, factor = i * sizes.pitch, first + i * g.R
+        if group == 4:
+            four_weighted_sums(middle, at, sizes.rank * sizes.pitch, ring, places, factors, factor, g.R, n)
+        else:
+            for row in range(group):
+                weighted_sum(middle, at + row * sizes.rank * sizes.pitch, ring, 0, places, row, factors, factor, g.R,
+                             n, False)  # fmt: skip
+
+
+@jit
+def four_weighted_sums(target: Any, to: Any, pitch: Any, source: Any, places: Any, factors: Any, first: Any,
+                       taps: Any, n: Any) -> None:  # fmt: skip
+    """:func:`weighted_sum` for four rows: target row j, at ``to + j * pitch``, reads ``places[j]`` to
+    ``places[j + taps - 1]``.
+
+    Each vector of the source is loaded once for all of them. `taps` is at least 4, and after `n` elements all arrays
+    have room for one more vector. A sum has its products in the order of the taps, as in :func:`weighted_sum`.
+    """
+    lanes = 32 // target.itemsize
+    q = 0
+    while q < n:
+        q = max(min(q, n - 2 * lanes), 0)
+        a, b, c, d = zeros(target), zeros(target), zeros(target), zeros(target)
+        e, f, g, h = zeros(target), zeros(target), zeros(target), zeros(target)
+        for t in range(3):  # rows that the last targets do not read
+            x, y = load(source, get(places, t) + q), load(source, get(places, t) + q + lanes)
+            factor = splat(factors, first + t)
+            a, b = fma(factor, x, a), fma(factor, y, b)
+            if t >= 1:
+                factor = splat(factors, first + t - 1)
+                c, d = fma(factor, x, c), fma(factor, y, d)
+            if t >= 2:
+                factor = splat(factors, first + t - 2)
+                e, f = fma(factor, x, e), fma(factor, y, f)
+        for t in range(3, taps):
+            x, y = load(source, get(places, t) + q), load(source, get(places, t) + q + lanes)
+            factor = splat(factors, first + t)
+            a, b = fma(factor, x, a), fma(factor, y, b)
+            factor = splat(factors, first + t - 1)
+            c, d = fma(factor, x, c), fma(factor, y, d)
+            factor = splat(factors, first + t - 2)
+            e, f = fma(factor, x, e), fma(factor, y, f)
+            factor = splat(factors, first + t - 3)
+            g, h = fma(factor, x, g), fma(factor, y, h)
+        for t in range(taps, taps + 3):  # rows that the first targets do not read
+            x, y = load(source, get(places, t) + q), load(source, get(places, t) + q + lanes)
+            if t <= taps:
+                factor = splat(factors, first + t - 1)
+                c, d = fma(factor, x, c), fma(factor, y, d)
+            if t <= taps + 1:
+                factor = splat(factors, first + t - 2)
+                e, f = fma(factor, x, e), fma(factor, y, f)
+            factor = splat(factors, first + t - 3)
+            g, h = fma(factor, x, g), fma(factor, y, h)
+        store(target, to + q, a)
+        store(target, to + q + lanes, b)
+        store(target, to + pitch + q, c)
+        store(target, to + pitch + q + lanes, d)
+        store(target, to + 2 * pitch + q, e)
+        store(target, to + 2 * pitch + q + lanes, f)
+        store(target, to + 3 * pitch + q, g)
+        store(target, to + 3 * pitch + q + lanes, h)
+        q += 2 * lanes
 
 
 @jit
@@ -104,7 +179,7 @@ def filter_in_place(middle: Any, flat: Any, plane: Any, places: Any, factors: An
     for i in range(rank):
         at, factor = i * sizes.pitch, first + i * g.R
         if b - a >= sizes.lanes:
-            weighted_sum(middle, at + a, flat, plane + q0 + a - g.left, places, factors, factor, g.R, b - a, False)
+            weighted_sum(middle, at + a, flat, plane + q0 + a - g.left, places, 0, factors, factor, g.R, b - a, False)
         else:
             filter_border(middle, at, a, b, a, a, flat, plane, places, factors, factor, q0, g)
         filter_border(middle, at, 0, a, a, b, flat, plane, places, factors, factor, q0, g)
@@ -129,9 +204,9 @@ def filter_border(middle: Any, at: Any, begin: Any, end: Any, a: Any, b: Any, fl
 
 
 @jit
-def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factors: Any, first: Any, taps: Any, n: Any,
-                 add: Any) -> None:  # fmt: skip
-    """target[to + q] = sum over t of factors[first + t] * source[at + places[t] + q], for 0 <= q < `n`.
+def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, begin: Any, factors: Any, first: Any,
+                 taps: Any, n: Any, add: Any) -> None:  # fmt: skip
+    """target[to + q] = sum over t of factors[first + t] * source[at + get(places, begin + t) + q], for 0 <= q < `n`.
 
     The sums of a block of eight vectors stay in registers over all taps. If `add` is set, or `n` is less than a
     vector, it reads and writes whole vectors, so the arrays must have room for them.
@@ -147,7 +222,7 @@ def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factor
             s4, s5 = load(target, to + q + 4 * lanes), load(target, to + q + 5 * lanes)
             s6, s7 = load(target, to + q + 6 * lanes), load(target, to + q + 7 * lanes)
         for t in range(taps):
-            factor, i = splat(factors, first + t), at + places[t] + q
+            factor, i = splat(factors, first + t), at + get(places, begin + t) + q
             s0, s1 = fma(factor, load(source, i), s0), fma(factor, load(source, i + lanes), s1)
             s2, s3 = fma(factor, load(source, i + 2 * lanes), s2), fma(factor, load(source, i + 3 * lanes), s3)
             s4, s5 = fma(factor, load(source, i + 4 * lanes), s4), fma(factor, load(source, i + 5 * lanes), s5)
@@ -166,6 +241,6 @@ def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factor
             q = min(q, n - lanes)  # recompute some sums, so that nothing after the row is overwritten
         total = load(target, to + q) if add else zeros(target)
         for t in range(taps):
-            total = fma(splat(factors, first + t), load(source, at + places[t] + q), total)
+            total = fma(splat(factors, first + t), load(source, at + get(places, begin + t) + q), total)
         store(target, to + q, total)
         q += lanes

@@ -27,6 +27,9 @@ from convforge.problem.types import itemsize
 # Bytes of a row of eight vectors of 32 bytes: the width of a tile is a multiple of it.
 BLOCK_BYTES = 256
 
+# Output rows that the column pass makes at once, if the filter has as many rows: cpu.py has a loop for them.
+GROUP = 4
+
 # Filters with up to this many rows read the image in place. If the image's width is a power of two, all its rows fall
 # into one set of the cache, which has about this many ways.
 ROWS_IN_PLACE = 8
@@ -47,7 +50,9 @@ class Sizes(NamedTuple):
     tile_q: int  # columns of the tile
     strips: int  # tiles of an output channel
     strips_q: int  # tiles of a row of tiles
-    extent_h: int  # rows of the ring
+    extent_h: int  # rows from a filter's first to its last
+    group: int  # output rows that the column pass makes at once
+    ring_rows: int  # rows of the ring: those that a group reads
     rank: int  # the largest rank of a filter
     phases: int  # groups of columns with equal remainder modulo the stride; each group is contiguous
     phase_pitch: int  # elements of a phase
@@ -115,9 +120,13 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
                 else:
                     ranks, horizontal, vertical = (np.repeat(t, problem.k, 0) for t in (ranks, horizontal, vertical))
             rank = horizontal.shape[2]
+            in_place = now.sizes.in_place and x.flat.dtype == problem.acc_dtype and x.place[4] == 1
+            group = 1 if in_place else now.sizes.group
             sizes = now.sizes._replace(
                 rank=rank,
-                in_place=now.sizes.in_place and x.flat.dtype == problem.acc_dtype and x.place[4] == 1,
+                group=group,
+                ring_rows=now.sizes.extent_h + group - 1,
+                in_place=in_place,
                 put_directly=now.sizes.put_directly and out.flat.dtype == problem.acc_dtype and out.place[4] == 1,
             )
             taps = (np.arange(rank)[:, None] * sizes.pitch + now.taps).reshape(-1)
@@ -151,6 +160,7 @@ class _Work(NamedTuple):
         tile_q = min(config.tile_q, g.Q)
         extent_h, extent_w = g.dilation_h * (g.R - 1) + 1, g.dilation_w * (g.S - 1) + 1
         strips_q = -(-g.Q // tile_q)
+        group = GROUP if g.stride_h == g.dilation_h == 1 and g.R >= GROUP else 1
         phases = min(g.stride_w, extent_w)
         # One extra vector, because loads are of whole vectors.
         phase_pitch = -(-((tile_q - 1) * g.stride_w + extent_w) // g.stride_w) + lanes
@@ -160,6 +170,8 @@ class _Work(NamedTuple):
             strips=-(-g.P // config.tile_p) * strips_q,
             strips_q=strips_q,
             extent_h=extent_h,
+            group=group,
+            ring_rows=extent_h + group - 1,
             rank=1,
             phases=phases,
             phase_pitch=phase_pitch,
@@ -172,7 +184,7 @@ class _Work(NamedTuple):
         taps = columns % g.stride_w * phase_pitch + columns // g.stride_w
         items = problem.n * outputs * sizes.strips
         flops = 2 * problem.n * problem.k * problem.c_per_group * problem.p * problem.q * (problem.r + problem.s)
-        scratch = (extent_h + 1) * sizes.pitch + (1 if g.channels == 1 else config.tile_p) * (tile_q + lanes)
+        scratch = (sizes.ring_rows + group) * sizes.pitch + (1 if g.channels == 1 else config.tile_p) * (tile_q + lanes)
         block = block_of_items(items, flops, runtime.facts)
         return cls(g, sizes, taps, LaunchInfo("separable", (items,), (block,), scratch_bytes=scratch * size))
 
