@@ -2,6 +2,7 @@
 
 python benchmarks/large.py --folder /scratch --sizes 2GB,16GB
 python benchmarks/large.py --folder /scratch --device cuda --only zarr --budget 540 --keep --resume
+python benchmarks/large.py --only zarr --sizes 16GB --program convforge --program dask-image --resume
 
 zarr       uint16 in shards of 2048 x 2048, zstd, Gaussian of 17 taps: beside tensorstore and dask without a filter,
            dask-image, dask with SciPy and with CuPy
@@ -72,6 +73,7 @@ class Bench:
     threads: int
     memory: dict[str, int]  # kind of case -> limit in bytes: --memory of our command
     limit_s: float  # of a process
+    programs: tuple[str, ...] = ()  # the contenders that run; empty: all
     ends_at: float = float("inf")  # by time.monotonic
     base_bytes: dict[tuple[str, str], int] = field(default_factory=dict)  # memory without an image, by kind and name
 
@@ -107,6 +109,8 @@ class Bench:
         found = []
         for name, contender in CONTENDERS[case.kind].items():
             if contender.gpus > self.gpus or (contender.on_gpu and self.device == "cpu"):
+                continue
+            if self.programs and name not in self.programs:
                 continue
             rows = [row for row in self.sheet.rows if (row["case"], row["contender"]) in ((case.name, name),
                                                                                         (case.name, ""))]  # fmt: skip
@@ -301,6 +305,9 @@ def main(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     only: Annotated[str, typer.Option(metavar="KIND,...", help=f"{', '.join(KINDS)}. [default: all]")] = "",
     sizes: Annotated[str, typer.Option(metavar="SIZE,...", help="Bytes of the Zarr images.")] = "2GB,16GB",
+    program: Annotated[
+        list[str] | None, typer.Option(help="A contender, by its name; may be repeated. [default: all]")
+    ] = None,
     tiff_side: Annotated[int, typer.Option(min=1, help="Side of the TIFF image in pixels.")] = 12_000,
     synthetic_side: Annotated[int, typer.Option(min=1, help="Side of the synthetic image in pixels.")] = 100_000,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="--memory of our command for Zarr.")] = "1GB",
@@ -323,6 +330,9 @@ def main(
         if keep and folder is None:
             raise ValueError("--keep goes with --folder")
         cases = cases_of(words_of(only), words_of(sizes), tiff_side, synthetic_side)
+        programs = tuple(program or ())
+        if unknown := set(programs).difference(*(CONTENDERS[case.kind] for case in cases)):
+            raise ValueError(f"--program {min(unknown)}: there is none of this name")
         limits = {"zarr": parse_bytes(memory), "tiff": parse_bytes(tiff_memory), "synthetic": 0, "synthetic-dense": 0}
     except ValueError as mistake:
         typer.echo(f"large.py: {mistake}", err=True)
@@ -333,7 +343,7 @@ def main(
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="convforge-", dir=folder) as scratch:
         place = folder if keep and folder is not None else Path(scratch)
-        bench = Bench(sheet, place, device, gpus, count, limits, limit, monotonic() + budget)
+        bench = Bench(sheet, place, device, gpus, count, limits, limit, programs, monotonic() + budget)
         whole = [bench.measure(case, rounds, keep=keep) for case in cases]
     if all(whole):
         sheet.finish()

@@ -279,6 +279,16 @@ def test_a_time_for_a_large_image_is_foreseen(
     assert made.rows[-1]["reason"] == "it would take about 800 s, by its time for a smaller image"
 
 
+def test_programs_are_chosen_by_name(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script.Contender, "missing", None)
+    made = stored(tmp_path, [])
+    wanted = ("convforge", "tensorstore, no filter")
+    bench = script.Bench(made, tmp_path, "cpu", 0, 2, SETTINGS["memory"], limit_s=500.0, programs=wanted)
+    (case,) = cases(script, ["zarr"], ["2GB"], 0, 0)
+    assert sorted(bench.left(case, 0)) == sorted(wanted)
+    assert made.rows == [], "the others may run later"
+
+
 @pytest.mark.thorough  # starts each library twice
 def test_the_script_compares_all_that_is_installed(images: ModuleType, script: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("tensorstore")
