@@ -345,9 +345,9 @@ def main(
         place = folder if keep and folder is not None else Path(scratch)
         bench = Bench(sheet, place, device, gpus, count, limits, limit, programs, monotonic() + budget)
         whole = [bench.measure(case, rounds, keep=keep) for case in cases]
-    if all(whole):
+    if all(whole) and not programs:
         sheet.finish()
-    else:
+    elif not all(whole):
         typer.echo("the budget is spent: go on with --resume")
     typer.echo(f"stored in {sheet.path}")
 

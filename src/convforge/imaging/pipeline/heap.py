@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from functools import cache
+from mmap import PAGESIZE
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -17,8 +19,10 @@ MAPPED_FROM = 2**20
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
 
-EVERY_SECONDS = 0.2
-_trimmed_at = 0.0
+# Seconds between two returns, which stop all threads that allocate.
+PAUSE = 0.2
+
+_STATM = Path("/proc/self/statm")  # the second number: resident pages
 
 
 @cache
@@ -28,13 +32,28 @@ def _glibc() -> Any:
     return library if hasattr(library, "gnu_get_libc_version") else None
 
 
-def trim() -> None:
-    """Return free memory to the system, unless that was done a moment ago: it stops all threads that allocate."""
-    global _trimmed_at
-    now = monotonic()
-    if now - _trimmed_at >= EVERY_SECONDS and (library := _glibc()) is not None:
-        _trimmed_at = now
-        library.malloc_trim(0)
+class Heap:
+    """The process's memory, which may grow by `nbytes` from now on before free blocks are returned."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._library = _glibc()
+        self._most = resident_bytes() + nbytes
+        self._trimmed_at = 0.0
+
+    def trim(self) -> None:
+        """Return free memory to the system if the process has too much of it."""
+        now = monotonic()
+        if self._library is not None and now - self._trimmed_at >= PAUSE and resident_bytes() > self._most:
+            self._trimmed_at = now
+            self._library.malloc_trim(0)
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process that are in memory; 0 if the system does not tell them."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * PAGESIZE
+    except OSError:
+        return 0
 
 
 def return_large_blocks() -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.image import ImageError
 from convforge.imaging.pipeline.flow import flow, quick_turns
-from convforge.imaging.pipeline.heap import trim
+from convforge.imaging.pipeline.heap import Heap
 from convforge.imaging.pipeline.journal import Journal
 from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
 from convforge.imaging.pipeline.large_plan import LargePlan
@@ -180,9 +180,10 @@ class LargeFilter(LargePlan):
         """Run every pass: that of the filter, then those of the reduced copies, each of the copy before."""
         sources: list[Windows] = [self.reader, writer, *writer.levels[:-1]]
         rate, moved, first = Rate(0.0, "read"), 0, 0
+        heap = Heap(self.needs)
         watch(len(journal.finished), self.units, "")
         for step, reader, target in zip(self.passes, sources, [writer, *writer.levels], strict=False):
-            for nbytes in self._pass(step, first, reader, target, journal, clock):
+            for nbytes in self._pass(step, first, reader, target, journal, clock, heap):
                 moved += nbytes
                 rate = Rate(moved / (perf_counter() - begin), self._slowest(clock))
                 watch(len(journal.finished), self.units, str(rate))
@@ -190,8 +191,8 @@ class LargeFilter(LargePlan):
         return rate
 
     def _pass(
-        self, step: Pass, first: int, reader: Windows, writer: WindowWriter, journal: Journal,
-        clock: Clock,
+        self, step: Pass, first: int, reader: Windows, writer: WindowWriter, journal: Journal, clock: Clock,
+        heap: Heap,
     ) -> Iterator[int]:  # fmt: skip
         """Compute the units of a pass that are left; yield the bytes in and out of each. Its first unit is `first`."""
         convolvers = {device: step.recipe.convolver(clock, device) for device in self.devices}
@@ -212,7 +213,7 @@ class LargeFilter(LargePlan):
         def store(computed: Computed) -> int:
             nbytes = step.store(writer, computed, ring, clock)
             journal.record(first + computed.number)
-            trim()
+            heap.trim()
             return nbytes
 
         left = [number for number in range(len(step.division)) if first + number not in journal.finished]
