@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 
-from convforge.cli.filter_options import SAMPLE_TYPES, border_of, cval_of, known_method, stride_of, suffix_of
+from convforge.cli.filter_options import (
+    SAMPLE_TYPES,
+    border_of,
+    cval_of,
+    known_method,
+    spacing_of,
+    stride_of,
+    suffix_of,
+)
 from convforge.cli.filter_streams import STREAM
 from convforge.cli.output import Failure
 from convforge.cli.values import Device, finite, one_of, parse_bytes
@@ -43,7 +51,8 @@ def filter_command(
         str | None,
         typer.Option(
             metavar="[Z,]Y,X",
-            help="Distance of the samples in micrometres, for sigma in nm, um or mm. [default: as IN says]",
+            help="Distance of the samples in micrometres: for sigma in nm, um or mm, and for the metadata of OUT. "
+            "[default: as IN says]",
         ),
     ] = None,
     channels: Annotated[str, typer.Option(metavar="each|sum", help="Each band by itself, or all summed.")] = "each",
@@ -126,7 +135,8 @@ def filter_command(
     if not sources:
         raise ValueError(f"{target} is the only name; write IN and OUT")
     letters = None if axes is None else Axes(axes.upper()).letters
-    chosen = kernel_for(kernel, sources, target, spacing=spacing, axes=letters, max_pixels=max_pixels)
+    distances = spacing_of(spacing)
+    chosen = kernel_for(kernel, sources, target, spacing=distances, axes=letters, max_pixels=max_pixels)
     suffix = suffix_of(format_)
     check_volume(chosen, sources, target, suffix)
     border = border_of(border)
@@ -146,6 +156,7 @@ def filter_command(
         max_pixels=max_pixels,
         axes=letters,
         selection=Selection.of(region=region, channel=channel, z=z, time=time),
+        spacing=distances,
     )
     options = Options(recursive, suffix, jobs, None if memory is None else parse_bytes(memory))
     _filter(sources, target, chosen, recipe, options)
@@ -213,7 +224,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         filter_folder(
             there, local(here), kernel, recipe, recursive=options.recursive, suffix=options.suffix, jobs=options.threads
         )
-    elif is_large(there, here, options.memory, recipe.max_pixels, volume=volume):
+    elif is_large(there, here, options.memory, recipe.max_pixels, volume=volume, spacing=recipe.spacing):
         what = "one stack" if is_folder_of_images(there) else "one image"
         options.refuse("--recursive", why=f"a folder of images; {source} is {what}")
         if not isinstance(here, SliceFolder):

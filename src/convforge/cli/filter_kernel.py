@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,31 +11,25 @@ from convforge.cli.filter_places import is_folder_of_images, is_stack, with_slic
 from convforge.cli.filter_report import opened
 from convforge.cli.filter_streams import INPUT, STREAM
 from convforge.imaging.kernels import Kernel, KernelError, lengths_along, load_kernel
-from convforge.imaging.sigmas import SigmasError, spacing_from
+from convforge.imaging.spacing import CENTIMETRE
 
 if TYPE_CHECKING:
     from convforge.imaging.windowed import Place
 
-MICROMETRES = 1e4  # of a centimetre
-
 
 def kernel_for(
-    text: str, sources: Sequence[str], target: str, *, spacing: str | None, axes: str | None, max_pixels: int
-) -> Kernel:
+    text: str, sources: Sequence[str], target: str, *, spacing: Mapping[str, float] | None, axes: str | None,
+    max_pixels: int,
+) -> Kernel:  # fmt: skip
     """Return the kernel of a text for the images that are filtered.
 
     A spacing that the user gives goes before that of the file. Of several images, each with its own spacing, only the
-    user's is taken. ``ValueError`` if a spacing is not known, or is given and no sigma is a length.
+    user's is taken. ``ValueError`` if a spacing is needed and not known.
     """
     needed = lengths_along(text)
     if not needed:
-        if spacing is not None:
-            raise ValueError(f"--spacing goes with sigma in a unit of length, such as gaussian:0.5um; not with {text}")
         return load_kernel(text)
-    try:
-        known: dict[str, float | None] = {} if spacing is None else {**spacing_from(spacing)}
-    except SigmasError as error:
-        raise ValueError(f"--spacing {error}") from error
+    known: dict[str, float | None] = {**(spacing or {})}
     where = ""
     if not known.keys() >= set(needed):
         place = _only_image(sources, target, text)
@@ -112,4 +106,4 @@ def _spacing_in(place: Place, axes: str | None, max_pixels: int) -> dict[str, fl
         metadata = read_image(Path(str(place)), max_pixels=max_pixels, axes=axes).metadata
     if metadata.resolution is None or metadata.unit != "centimeter":
         return {}
-    return {letter: MICROMETRES / number for letter, number in zip("XY", metadata.resolution, strict=True)}
+    return {letter: CENTIMETRE / number for letter, number in zip("XY", metadata.resolution, strict=True)}

@@ -44,6 +44,16 @@ def cval_of(value: float | None, border: str) -> float:
     return finite(value, "--cval")
 
 
+def spacing_of(text: str | None) -> dict[str, float] | None:
+    """Return the distance of the samples in micrometres by the letter of the axis."""
+    from convforge.imaging.sigmas import SigmasError, spacing_from
+
+    try:
+        return None if text is None else spacing_from(text)
+    except SigmasError as error:
+        raise ValueError(f"--spacing {error}") from error
+
+
 def suffix_of(word: str | None) -> str | None:
     from convforge.imaging.files import WRITABLE_SUFFIXES
 

@@ -16,6 +16,7 @@ from tests.imaging.pipeline.large import content, names
 from tests.imaging.pipeline.large import kept as kept_array
 
 from convforge.imaging.files import Metadata, read_image
+from convforge.imaging.windowed import open_windows
 
 VOLUME = RANDOM.integers(0, 60000, (9, 24, 32), dtype=np.uint16)
 OME = {"axes": "ZYX"} | {f"PhysicalSize{axis}": gap for axis, gap in (("X", 0.5), ("Y", 0.25), ("Z", 2.0))}
@@ -56,9 +57,21 @@ def test_a_spacing_that_is_given_goes_before_that_of_the_file(
         ran = run(image, tmp_path / "b.npy", *LENGTHS, "--axes", "ZYX", "--spacing", spacing)
         assert ran.code == 0, ran.err
         near(np.load(tmp_path / "b.npy"), WANTED)
-    ran = done(source, tmp_path / "b.npy", "--kernel", "gaussian:1um", "--axes", "ZYX", "--spacing", "0.5")
+    ran = run(source, tmp_path / "b.npy", "--kernel", "gaussian:1um", "--axes", "ZYX", "--spacing", "0.5")
     assert "spacing 0.5 x 0.5 um along Y x X), 17x17, each band" in ran.line("kernel")
     assert "\nunits" not in ran.out, "planes of a small image are filtered in memory"
+    assert ran.err.endswith("b.npy: not kept: resolution\n")
+
+
+def test_a_spacing_that_is_given_is_written(run: Callable[..., Ran], tmp_path: Path) -> None:
+    source = kept_array(tmp_path / "a.npy", VOLUME)
+    for target, spacing, wanted in (("b.tif", "2,0.25,0.5", (2, 0.25, 0.5)), ("c.tif", "0.5", (None, 0.5, 0.5))):
+        ran = run(source, tmp_path / target, "--kernel", "laplacian", "--axes", "ZYX", "--spacing", spacing)
+        assert (ran.code, ran.err) == (0, "")
+        assert open_windows(tmp_path / target).layout.spacing == pytest.approx(wanted, nan_ok=True)
+    ran = run(kept(tmp_path, "a.png", VOLUME[0]), tmp_path / "b.png", "--kernel", "box:3", "--spacing", "0.5")
+    assert (ran.code, ran.err) == (0, "")
+    assert read_image(tmp_path / "b.png").metadata == Metadata((20000, 20000), "centimeter")
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif"])
@@ -101,7 +114,7 @@ def test_several_volumes_go_one_by_one(run: Callable[..., Ran], stack: Path, tmp
         (2, ("a.npy", "b.npy", *LENGTHS, "--spacing", "2,x"), ("--spacing '2,x' is no spacing", "0.25")),
         (2, ("a.npy", "b.npy", *LENGTHS, "--spacing", "0"), ("--spacing '0' is no spacing",)),
         (2, ("a.npy", "b.npy", *LENGTHS, "--spacing", "1,1,1,1"), ("is no spacing",)),
-        (2, ("a.npy", "b.npy", "--kernel", "box:3", "--spacing", "1"), ("--spacing goes with sigma", "not with box:3")),
+        (2, ("a.npy", "b.npy", "--kernel", "box:3", "--spacing", "1um"), ("--spacing '1um' is no spacing",)),
         (2, ("inch.jpg", "b.jpg", "--kernel", "gaussian:1um"), ("inch.jpg: ", "along Y is not known", "--spacing")),
         (2, ("p.png", "q.png", "out", "--kernel", "gaussian:1um"), ("each of several images", "--spacing")),
         (2, (".", "out", "--kernel", "gaussian:1um"), ("each of several images", "--spacing")),

@@ -152,6 +152,7 @@ class LargeFilter(LargePlan):
             "--scale": recipe.scale,
             "--gray": recipe.gray,
             "--axes": recipe.axes,
+            "--spacing": dict(recipe.spacing or {}),
             "--region, --channel, --z or --time": None if recipe.selection is None else str(recipe.selection),
             "--device": recipe.device,
             "the method": self.passes[0].method,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -16,6 +16,8 @@ import numpy as np
 from convforge.imaging.axes import Axes, check_clear
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout, Place, Url
+
+LENGTHS = "ZYX"  # axes whose samples have a distance in micrometres
 
 MOST_BYTES = 2**62  # of all samples of an image; positions in it are 64-bit integers
 
@@ -37,6 +39,29 @@ def letters_of(path: Place, layout: Layout, named: str | None) -> str:
         raise type(error)(f"{path}: {error}") from error
     check_clear(str(path), layout.shape)
     return {2: "YX", 3: "YXC"}.get(len(layout.shape), "TYXC")
+
+
+def respaced(layout: Layout, letters: str, given: Mapping[str, float]) -> Layout:
+    """Return a layout with the spacing that the user names, in micrometres of the file's samples by letter.
+
+    Other axes keep the spacing of the file, except axes that are no lengths by the `letters`, such as those of times.
+    If the layout has every second plane of the file, the distance of its planes is twice that of the file.
+
+    Examples
+    --------
+    >>> source = Layout((5, 8, 9), np.dtype(np.uint8), spacing=(None, 0.5, 0.5), steps=(2, 1, 1))
+    >>> respaced(source, "ZYX", {"Z": 1.5}).spacing
+    (3.0, 0.5, 0.5)
+    """
+    axes = len(letters)
+    steps = layout.steps or (1,) * axes
+    spacing = tuple(
+        given[letter] * step if letter in given else gap if letter in LENGTHS else None
+        for letter, gap, step in zip(letters, layout.spacing or (None,) * axes, steps, strict=True)
+    )
+    return replace(
+        layout, spacing=spacing if any(spacing) else (), respaced="".join(part for part in letters if part in given)
+    )
 
 
 def result_layout(
@@ -80,6 +105,7 @@ def result_layout(
         tuple(result.values()), dtype, "".join(result), chunks=grid[0], shards=grid[1],
         spacing=tuple(spacing[at] for at in kept) if spacing else (),
         channels=source.channels if result.get("C") == sizes.get("C") else (), alpha=source.alpha,
+        respaced=source.respaced,
     )  # fmt: skip
     origin = dict(zip(letters, source.origin or (0,) * len(letters), strict=True))
     apart = dict(zip(letters, source.steps or (1,) * len(letters), strict=True))
