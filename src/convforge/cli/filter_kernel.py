@@ -11,7 +11,7 @@ from convforge.cli.filter_places import is_folder_of_images, is_stack, with_slic
 from convforge.cli.filter_report import opened
 from convforge.cli.filter_streams import INPUT, STREAM
 from convforge.imaging.kernels import Kernel, KernelError, lengths_along, load_kernel
-from convforge.imaging.spacing import CENTIMETRE
+from convforge.imaging.spacing import spacing_by
 
 if TYPE_CHECKING:
     from convforge.imaging.windowed import Place
@@ -87,11 +87,7 @@ def _only_image(sources: Sequence[str], target: str, text: str) -> Place:
 
 
 def _spacing_in(place: Place, axes: str | None, max_pixels: int) -> dict[str, float | None]:
-    """Return the distance of an image's samples in micrometres by the letter of the axis, as far as it is known.
-
-    Of a photograph it follows from a resolution in pixels by the centimetre or the metre. One by the inch is that of
-    paper or of a screen, and says nothing about the sample.
-    """
+    """Return the distance of an image's samples in micrometres by the letter of the axis, as far as it is known."""
     from convforge.imaging.files import ImageError, read_image
     from convforge.imaging.pipeline.large_plan import spacing_of
     from convforge.imaging.windowed import Url, format_of
@@ -104,6 +100,4 @@ def _spacing_in(place: Place, axes: str | None, max_pixels: int) -> dict[str, fl
                 if not (isinstance(place, Path) and place.suffix.lower() in (".tif", ".tiff")):
                     raise  # else it may be a TIFF that is read in memory only, such as one with a palette
         metadata = read_image(Path(str(place)), max_pixels=max_pixels, axes=axes).metadata
-    if metadata.resolution is None or metadata.unit != "centimeter":
-        return {}
-    return {letter: CENTIMETRE / number for letter, number in zip("XY", metadata.resolution, strict=True)}
+    return {**spacing_by(metadata)}

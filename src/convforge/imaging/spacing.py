@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from convforge.imaging.image import Image
+from convforge.imaging.image import Image, Metadata
 
 CENTIMETRE = 1e4  # micrometres
 
@@ -27,6 +27,23 @@ def resolution_for(spacing: Mapping[str, float | None], *, per: float = CENTIMET
     """
     x, y = spacing.get("X"), spacing.get("Y")
     return (per / x, per / y) if x and y else None
+
+
+def spacing_by(metadata: Metadata) -> dict[str, float]:
+    """Return the distances in micrometres by letter, if a resolution is by the centimetre or the metre.
+
+    One by the inch is that of paper or of a screen, and says nothing about the sample. Formats round the resolution, so
+    six digits are kept.
+
+    Examples
+    --------
+    >>> spacing_by(Metadata((30769.0, 40000.0), "centimeter")), spacing_by(Metadata((300, 300), "inch"))
+    ({'X': 0.325002, 'Y': 0.25}, {})
+    """
+    if metadata.resolution is None or metadata.unit != "centimeter":
+        return {}
+    x, y = (float(f"{CENTIMETRE / number:.6g}") for number in metadata.resolution)
+    return {"X": x, "Y": y}
 
 
 def imagej_described(text: str, spacing: Mapping[str, float | None]) -> str:

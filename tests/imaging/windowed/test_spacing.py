@@ -12,15 +12,17 @@ from tests.imaging.pipeline.large import kept, recipe, zarr_array
 from tests.imaging.windowed.ome import checked, ome_zarr, scales
 
 import convforge
-from convforge.imaging.files import Metadata, read_image, write_image
+from convforge.imaging.files import Metadata, not_kept, read_image, write_image
 from convforge.imaging.image import Image
 from convforge.imaging.pipeline.lanes import Clock
 from convforge.imaging.pipeline.large import LargeFilter
 from convforge.imaging.selection import Selection
 from convforge.imaging.spacing import spaced
 from convforge.imaging.windowed import open_windows
+from convforge.imaging.windowed.slices import SliceFolder
 
 VOLUME = np.arange(6 * 24 * 32, dtype=np.uint16).reshape(6, 24, 32)
+OME = {"PhysicalSizeX": 9.0, "PhysicalSizeY": 9.0, "PhysicalSizeZ": 9.0}
 GIVEN = {"Z": 2.5, "Y": 0.5, "X": 0.25}
 # Every second plane, every third row and every second column, from row 3 on.
 PART = {"spacing": GIVEN, "stride": (3, 2), "selection": Selection.of(region="3:,:", z="::2")}
@@ -36,7 +38,7 @@ def made(folder: Path, kind: str) -> Path:
         return zarr_array(path, VOLUME, chunks=[1, 8, 8], names=list("zyx"))
     if kind == "ome.zarr":
         return ome_zarr(path, [VOLUME, VOLUME[:, ::2, ::2]], "zyx")
-    sizes = {"PhysicalSizeX": 9.0, "PhysicalSizeY": 9.0, "PhysicalSizeZ": 9.0} if kind == "ome.tif" else {}
+    sizes = OME if kind == "ome.tif" else {}
     options: dict[str, Any] = {"ome": kind == "ome.tif", "imagej": kind == "imagej", "resolution": (300, 300)}
     unit = {"unit": "nm", "spacing": 700.0} if kind == "imagej" else {}
     tifffile.imwrite(path, VOLUME, **options, metadata={"axes": "ZYX", **sizes, **unit}, resolutionunit="inch")
@@ -143,6 +145,73 @@ def test_filter_large_takes_the_spacing_with_any_kernel(tmp_path: Path) -> None:
         made(tmp_path, "ome.tif"), tmp_path / "b.ome.tif", np.ones((3, 3)), spacing={"X": np.float32(0.25), "Y": 1}
     )
     assert open_windows(tmp_path / "b.ome.tif").layout.spacing == (9.0, 1.0, 0.25)
+
+
+SLICES = {".tif": "ZYX", ".png": "YX", ".jpg": "YX", ".npy": ""}
+
+
+@pytest.mark.parametrize("suffix", SLICES)
+def test_slices_keep_the_spacing_that_their_format_holds(tmp_path: Path, suffix: str) -> None:
+    source, target = made(tmp_path, "zarr"), SliceFolder.of(tmp_path / "out", suffix)
+    for options, values in (({"spacing": GIVEN}, tuple(GIVEN.values())), (PART, WANTED)):
+        outcome = LargeFilter(source, target, recipe("identity", **options, out_dtype=np.dtype(np.uint8)))()
+        assert outcome.lost == {".tif": (), ".npy": ("spacing",)}.get(suffix, ("spacing along Z",))
+        found = open_windows(tmp_path / "out").layout
+        wanted = {letter: value for letter, value in zip("ZYX", values, strict=True) if letter in SLICES[suffix]}
+        assert found.spacing_by_letter == pytest.approx(wanted, rel=1e-4)  # JPEG has whole pixels by the centimetre
+
+
+def test_slices_of_tiff_are_understood_as_those_of_imagej(tmp_path: Path) -> None:
+    convforge.filter_large(made(tmp_path, "zarr"), tmp_path / "out", "identity", spacing=GIVEN, slices=".tif")
+    with tifffile.TiffFile(tmp_path / "out" / "0005.tif") as file:
+        assert file.imagej_metadata == {"ImageJ": "1.11a", "unit": "micron", "spacing": 2.5}
+        tags = file.pages[0].aspage().tags
+        assert [tags[name].value for name in ("XResolution", "YResolution")] == [(4, 1), (2, 1)]
+        assert tags["ResolutionUnit"].value == 1  # the unit of the description
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out" / "0005.tif"), VOLUME[5])
+    convforge.filter_large(tmp_path / "out", tmp_path / "b.ome.zarr", "identity")
+    assert open_windows(tmp_path / "b.ome.zarr").layout.spacing == (2.5, 0.5, 0.25)
+
+
+def test_slices_of_other_programs_tell_their_spacing(tmp_path: Path) -> None:
+    """Those of ImageJ, those of OME-TIFF, each with the metadata of the whole stack, and damaged OME-XML."""
+    tifffile.imwrite(tmp_path / "whole.ome.tif", VOLUME, metadata={"axes": "ZYX", **OME})
+    with tifffile.TiffFile(tmp_path / "whole.ome.tif") as file:
+        xml = file.ome_metadata or ""
+    by_cm = {"resolution": (1e4, 2e4), "resolutionunit": 3}
+    described: dict[str, tuple[dict[str, Any], Any]] = {
+        "imagej": (
+            {"imagej": True, "metadata": {"unit": "nm", "spacing": 700.0}, "resolution": (0.01, 0.02)},
+            (0.7, 0.05, 0.1),
+        ),
+        "ome": ({"description": xml, "metadata": None, **by_cm}, (9.0, 9.0, 9.0)),
+        "damaged": ({"description": xml[:-20], "metadata": None, **by_cm}, (None, 0.5, 1.0)),
+        "silent": ({}, ()),
+    }
+    for name, (options, wanted) in described.items():
+        (tmp_path / name).mkdir()
+        for at, plane in enumerate(VOLUME):
+            tifffile.imwrite(tmp_path / name / f"{at}.tif", plane, **options)
+        assert open_windows(tmp_path / name).layout.spacing == pytest.approx(wanted), name
+
+
+def test_pixels_of_one_micrometre_are_those_of_imagej(tmp_path: Path) -> None:
+    """ImageJ writes no resolution then, or that of one pixel."""
+    given = {"Z": 2.0, "Y": 1.0, "X": 1.0}
+    convforge.filter_large(made(tmp_path, "zarr"), tmp_path / "out", "identity", spacing=given, slices=".tif")
+    assert open_windows(tmp_path / "out").layout.spacing == (2.0, 1.0, 1.0)
+
+
+def test_samples_too_near_for_a_format_are_told(tmp_path: Path) -> None:
+    """JPEG counts at most 65535 pixels by the centimetre, PNG 2^31 by the metre."""
+    source = made(tmp_path, "zarr")
+    for suffix, gap, lost in ((".jpg", 0.15, "spacing"), (".png", 0.15, "spacing along Z"), (".png", 4e-4, "spacing")):
+        steps = recipe("box:3", spacing={"Z": 1.0, "Y": gap, "X": gap}, out_dtype=np.dtype(np.uint8))
+        assert LargeFilter(source, SliceFolder.of(tmp_path / "out", suffix), steps)().lost == (lost,)
+    image = Image(VOLUME[0].astype(np.uint8), metadata=Metadata((66667, 66667), "centimeter"))
+    assert not_kept("b.jpg", image) == ("resolution, beyond what a JPEG holds",)
+    write_image(tmp_path / "b.jpg", image)
+    assert read_image(tmp_path / "b.jpg").metadata == Metadata()
 
 
 def test_a_photograph_gets_the_spacing(tmp_path: Path) -> None:
