@@ -14,13 +14,14 @@ from convforge.cli.filter_options import (
     border_of,
     cval_of,
     known_method,
+    refuse_several,
     spacing_of,
     stride_of,
     suffix_of,
 )
 from convforge.cli.filter_streams import STREAM
 from convforge.cli.output import Failure
-from convforge.cli.values import Device, finite, one_of, parse_bytes
+from convforge.cli.values import finite, one_of, parse_bytes
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -83,7 +84,13 @@ def filter_command(
     max_pixels: Annotated[
         int, typer.Option(min=1, help="Most pixels that IN may declare, pages counted.")
     ] = MAX_PIXELS,
-    device: Device = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="cpu|cuda|cuda:N,...",
+            help="Where to run: cuda:1 is one GPU. An image in units takes all GPUs by cuda, several by cuda:0,cuda:1.",
+        ),
+    ] = "cpu",
     recursive: Annotated[bool, typer.Option("--recursive", help="A folder's sub-folders too.")] = False,
     format_: Annotated[
         str | None,
@@ -200,6 +207,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
     from convforge.imaging.windowed.slices import SliceFolder
 
     if len(sources) > 1:
+        refuse_several(recipe.device, f"{len(sources)} images are given")
         if target == STREAM or isinstance(place_of(target), Url):
             raise ValueError(f"there are {len(sources)} images, so OUT must name a local folder; {target} is none")
         options.refuse("--recursive", why=f"one folder of images; {len(sources)} names are given")
@@ -214,6 +222,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         options.refuse("--recursive", "--jobs", "--memory", why=why)
         if target != STREAM:
             options.refuse("--format", why=f"a folder of images or with {STREAM} as OUT; {target} names the format")
+        refuse_several(recipe.device, f"{STREAM} is one image in memory")
         filter_piped(source, target, kernel, recipe, options.suffix)
         return
     there, volume = place_of(source), recipe.depth is not None
@@ -221,6 +230,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         raise Failure(f"{source}: no such file; check the name and the folder")
     here = with_slices(there, place_of(target), options.suffix, volume=volume)
     if is_folder_of_images(there) and not volume and not is_stack(there, here):
+        refuse_several(recipe.device, f"the images of {source} are filtered one by one")
         filter_folder(
             there, local(here), kernel, recipe, recursive=options.recursive, suffix=options.suffix, jobs=options.threads
         )
@@ -233,4 +243,5 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         filter_large(there, here, kernel, recipe, memory=options.memory, jobs=options.jobs)
     else:
         options.refuse("--recursive", "--format", "--jobs", why=f"a folder; {source} is none")
+        refuse_several(recipe.device, f"{source} is filtered in memory, unless --memory is given")
         filter_file(local(there), local(here), kernel, recipe)

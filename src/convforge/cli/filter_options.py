@@ -20,12 +20,19 @@ def border_of(word: str) -> str:
 
 
 def known_method(method: str, device: str) -> str:
+    """Return the method's whole name; ``ValueError`` if it or the device is unknown, or if the device has no such."""
     from convforge.algorithms import find
-    from convforge.call.dispatch import runtime_of
+    from convforge.call.dispatch import devices_of, runtime_of
     from convforge.peers import every_algorithm
 
-    backend = runtime_of(device).facts.backend
+    backend = runtime_of(devices_of(device)[0]).facts.backend
     return method if method == "auto" else find("conv2d", backend, method, every_algorithm()).name
+
+
+def refuse_several(device: str, why: str) -> None:
+    """Raise ``ValueError`` if several GPUs are named for work that one GPU does."""
+    if "," in device:
+        raise ValueError(f"--device {device}: several GPUs go with one image in units, and {why}; name one of them")
 
 
 def stride_of(text: str) -> tuple[int, int]:

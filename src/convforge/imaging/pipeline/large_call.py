@@ -61,8 +61,8 @@ def filter_large(
         that ends in `.journal`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm, axes
         As in :func:`convforge.filter`; without `axes`, those that the file names, or those that follow from its shape.
-        The device "cuda" stands for all GPUs of the machine. A kernel such as "gaussian:2,0.5,0.5um" (sigma along Z, Y
-        and X) needs the spacing of the samples.
+        The device "cuda" stands for all GPUs of the machine, "cuda:0,cuda:2" for some of them. A kernel such as
+        "gaussian:2,0.5,0.5um" (sigma along Z, Y and X) needs the spacing of the samples.
     region : str or (slice, slice), optional
         Rows and columns of the source whose result is wanted, such as "0:512,:" or (slice(0, 512), slice(None)). The
         filter reads the pixels around it.

@@ -46,7 +46,7 @@ class LargePlan:
     source, target : path or URL
         Arrays of the formats of :mod:`convforge.imaging.windowed`; they may be the same local file.
     recipe : Recipe
-        Its device "cuda" stands for all GPUs of the machine.
+        Its device "cuda" stands for all GPUs of the machine, "cuda:0,cuda:2" for some of them.
     memory : int, optional
         Limit in bytes of all units in work; by default a quarter of the machine's memory.
     workers : int, optional
