@@ -15,6 +15,7 @@ import numpy as np
 
 from convforge.imaging.axes import Axes, check_clear
 from convforge.imaging.image import ImageError
+from convforge.imaging.replacing import exchange
 from convforge.imaging.windowed.contract import Layout, Place, Url
 
 LENGTHS = "ZYX"  # axes whose samples have a distance in micrometres
@@ -174,37 +175,54 @@ def check_places(source: Place, target: Place) -> None:
 
 
 def publish(incomplete: Place, place: Place) -> None:
-    """Give a complete result its name; a result that has it is replaced. A URL has it from the beginning."""
+    """Give a complete result its name; a result that has it is replaced. A URL has it from the beginning.
+
+    A folder is exchanged with the one that it replaces in one step. Where that is not possible, the old one is renamed
+    first, so that for a moment no folder has the name. If the process is killed, the old folder stays under another
+    name, and :func:`remove_replaced` removes it.
+    """
     if isinstance(incomplete, Url) or isinstance(place, Url):
         return
     try:
         if not (place.is_dir() and incomplete.is_dir()):
             incomplete.replace(place)
-            remove_replaced(place)
-            return
-        remove_replaced(place)
-        before = _replaced(place)  # a folder replaces only an empty folder
-        place.rename(before)
-        try:
-            incomplete.rename(place)
-        except OSError:
-            before.rename(place)
-            raise
-        remove_replaced(place)
+        elif not exchange(incomplete, place):
+            _rename_both(incomplete, place)
+        remove_replaced(incomplete, place)
     except OSError as error:
         state = "is complete" if incomplete.exists() else "was removed while it was written"
         raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} {state}") from error
 
 
+def _rename_both(incomplete: Path, place: Path) -> None:
+    before = _replaced(place)
+    shutil.rmtree(before, ignore_errors=True)
+    place.rename(before)
+    try:
+        incomplete.rename(place)
+    except OSError:
+        before.rename(place)
+        raise
+
+
 def _replaced(place: Path) -> Path:
-    """Return the name of the folder that a result replaces, until it is removed."""
+    """Return the name of the folder that a result replaces, where the two are not exchanged."""
     return place.with_name(f".convforge-{place.name}.old")
 
 
-def remove_replaced(place: Place) -> None:
-    """Remove the folder that a result has replaced; it is left over if the process was killed meanwhile."""
-    if isinstance(place, Path):
-        shutil.rmtree(_replaced(place), ignore_errors=True)
+def remove_replaced(incomplete: Place, place: Place) -> None:
+    """Remove the folder that a published result has replaced."""
+    if isinstance(incomplete, Path) and isinstance(place, Path):
+        for old in (incomplete, _replaced(place)):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def inode_of(place: Place) -> int | None:
+    """Return the number by which a local file or folder is known whatever its name; None if it is not there."""
+    try:
+        return None if isinstance(place, Url) else place.stat().st_ino
+    except OSError:
+        return None
 
 
 def remove(path: Place) -> None:
