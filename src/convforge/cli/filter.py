@@ -133,7 +133,7 @@ def filter_command(
     at the end. For a folder or several images, OUT is a folder (created if missing) with the same file names; failures
     are listed last.
     """
-    from convforge.cli.filter_kernel import check_volume, kernel_for
+    from convforge.cli.filter_kernel import kernel_for
     from convforge.imaging.axes import Axes
     from convforge.imaging.pipeline.recipe import Depth, Recipe
     from convforge.imaging.selection import Selection
@@ -143,9 +143,8 @@ def filter_command(
         raise ValueError(f"{target} is the only name; write IN and OUT")
     letters = None if axes is None else Axes(axes.upper()).letters
     distances = spacing_of(spacing)
-    chosen = kernel_for(kernel, sources, target, spacing=distances, axes=letters, max_pixels=max_pixels)
     suffix = suffix_of(format_)
-    check_volume(chosen, sources, target, suffix)
+    chosen = kernel_for(kernel, sources, target, spacing=distances, axes=letters, max_pixels=max_pixels, suffix=suffix)
     border = border_of(border)
     recipe = Recipe(
         taps=chosen.values,

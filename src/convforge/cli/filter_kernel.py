@@ -19,20 +19,26 @@ if TYPE_CHECKING:
 
 def kernel_for(
     text: str, sources: Sequence[str], target: str, *, spacing: Mapping[str, float] | None, axes: str | None,
-    max_pixels: int,
+    max_pixels: int, suffix: str | None,
 ) -> Kernel:  # fmt: skip
-    """Return the kernel of a text for the images that are filtered.
+    """Return the kernel of a text for the images that are filtered; `suffix` is that of --format.
 
     A spacing that the user gives goes before that of the file. Of several images, each with its own spacing, only the
-    user's is taken. ``ValueError`` if a spacing is needed and not known.
+    user's is taken. ``ValueError`` if a spacing is needed and not known, and for a kernel along Z where images are
+    filtered one by one in memory.
     """
     needed = lengths_along(text)
     if not needed:
-        return load_kernel(text)
+        kernel = load_kernel(text)
+        if kernel.depth is not None:
+            _check_volume(kernel.name, sources, target, suffix)
+        return kernel
+    if volume := "Z" in needed:
+        _check_volume(text, sources, target, suffix)
     known: dict[str, float | None] = {**(spacing or {})}
     where = ""
     if not known.keys() >= set(needed):
-        place = _only_image(sources, target, text)
+        place = _only_image(sources, target, text, volume=volume)
         known = {**_spacing_in(place, axes, max_pixels), **known}
         where = f"{place}: "
     try:
@@ -43,17 +49,12 @@ def kernel_for(
     return replace(kernel, name=f"{kernel.name} (spacing {gaps} um along {' x '.join(needed)})")
 
 
-def check_volume(kernel: Kernel, sources: Sequence[str], target: str, suffix: str | None) -> None:
-    """Raise ``ValueError`` for a kernel along Z where images are filtered one by one in memory.
-
-    `suffix` is that of --format.
-    """
-    from convforge.imaging.windowed import format_of, place_of
+def _check_volume(kernel: str, sources: Sequence[str], target: str, suffix: str | None) -> None:
+    """Raise ``ValueError`` for a kernel along Z where images are filtered one by one in memory."""
+    from convforge.imaging.windowed import Url, format_of, place_of
     from convforge.imaging.windowed.slices import SliceFolder
 
-    if kernel.depth is None:
-        return
-    why = f"the kernel {kernel.name} reaches along Z"
+    why = f"the kernel {kernel} reaches along Z"
     for source in sources:
         place = place_of(source)
         if STREAM in (source, target):
@@ -64,19 +65,22 @@ def check_volume(kernel: Kernel, sources: Sequence[str], target: str, suffix: st
                 f"{source}: its images are filtered one by one, and {why}; to read the folder as a stack, name an "
                 "array as OUT, such as out.zarr, or add --format tif"
             )
-        if format_of(place) is None:
+        if format_of(place) is None and (isinstance(place, Url) or place.exists()):
             raise ValueError(
                 f"{source}: is no volume, and {why}; name a Zarr array, a TIFF, a .npy or a folder of slices, or give "
                 "sigma along Y and X only"
             )
 
 
-def _only_image(sources: Sequence[str], target: str, text: str) -> Place:
-    """Return the one image whose spacing is read; ``ValueError`` for several images and for standard input."""
+def _only_image(sources: Sequence[str], target: str, text: str, *, volume: bool) -> Place:
+    """Return the one image whose spacing is read; ``ValueError`` for several images and for standard input.
+
+    A folder that is filtered as a `volume` is one image.
+    """
     from convforge.imaging.windowed import place_of
 
     source, place = sources[0], place_of(sources[0])
-    if len(sources) > 1 or (is_folder_of_images(place) and not is_stack(place, place_of(target))):
+    if len(sources) > 1 or (is_folder_of_images(place) and not volume and not is_stack(place, place_of(target))):
         raise ValueError(
             f"kernel {text!r}: each of several images may have another spacing; give one for all (--spacing), or "
             "sigma in px"

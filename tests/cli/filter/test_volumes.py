@@ -47,6 +47,7 @@ def test_the_spacing_of_the_file_gives_sigma_in_samples(
         "gaussian:2,0.5,0.5um (spacing 2 x 0.25 x 0.5 um along Z x Y x X), 9x17x9 along Z, Y and X, each band"
     )
     near(tifffile.imread(tmp_path / target) if target.endswith("tif") else np.load(tmp_path / target), WANTED)
+    assert ("\nspacing" in ran.out) == target.endswith("tif"), "the spacing of OUT, if it has one"
 
 
 def test_a_spacing_that_is_given_goes_before_that_of_the_file(
@@ -96,6 +97,15 @@ def test_a_folder_of_slices_is_a_volume(done: Callable[..., Ran], tmp_path: Path
     near(np.stack([read_image(path).pixels for path in sorted((tmp_path / "out").iterdir())]), WANTED)
 
 
+def test_slices_that_tell_their_spacing_are_a_volume(done: Callable[..., Ran], stack: Path, tmp_path: Path) -> None:
+    ran = done(stack, tmp_path / "in", "--kernel", "identity", "--format", "tif", "--spacing", "2,0.25,0.5")
+    assert ran.line("spacing") == "2 x 0.25 x 0.5 um along Z x Y x X"
+    done(tmp_path / "in", tmp_path / "b.tif", *LENGTHS)
+    near(tifffile.imread(tmp_path / "b.tif"), WANTED)
+    done(tmp_path / "in", tmp_path / "out", *LENGTHS, "--format", "tif")
+    near(np.stack([read_image(path).pixels for path in sorted((tmp_path / "out").iterdir())]), WANTED)
+
+
 def test_several_volumes_go_one_by_one(run: Callable[..., Ran], stack: Path, tmp_path: Path) -> None:
     other = tmp_path / "c.ome.tif"
     tifffile.imwrite(other, VOLUME[::-1], ome=True, metadata=OME)
@@ -124,6 +134,8 @@ def test_several_volumes_go_one_by_one(run: Callable[..., Ran], stack: Path, tmp
         (2, ("p.png", "b.zarr", "--kernel", "gaussian:1,1,1px"), ("p.png: is no volume", "along Y and X only")),
         (2, ("a.npy", "q.png", "out", "--kernel", "gaussian:1,1,1px"), ("q.png: is no volume",)),
         (2, (".", "out", "--kernel", "gaussian:1,1,1px"), ("one by one", "out.zarr", "--format tif")),
+        (2, (".", "out", "--kernel", "gaussian:1,1,1um"), ("one by one", "out.zarr", "--format tif")),
+        (1, ("none", "out", "--kernel", "gaussian:1,1,1px"), ("none: no such file",)),
         (2, ("a.npy", "b.npy", "--kernel", "gaussian:1,1,1px", "--axes", "ZYX", "--z", "2"), ("--z goes with",)),
         (1, ("a.npy", "b.png", "--kernel", "gaussian:1,1,1px", "--axes", "ZYX"), ("b.png: is not written in",)),
         (1, ("a.npy", "b.npy", "--kernel", "gaussian:1,1,1px", "--axes", "TYX"), ("a.npy: has no axis Z", "--axes")),
