@@ -324,7 +324,7 @@ def _undivided(tiff: TiffBytes, series: Series, tables: Tables, count: int) -> S
 def _spacing_by_resolution(first: TiffPage) -> dict[str, float]:
     """Return the spacing by the resolution in centimetres; in inches it is that of a print, often 72 by default."""
     resolution, unit = tiff_tags.resolution_of(first)
-    if resolution is None or unit != "centimeter" or first.is_imagej:
+    if resolution is None or unit != "centimeter":
         return {}
     return {"X": 1e4 / resolution[0], "Y": 1e4 / resolution[1]}
 
