@@ -58,6 +58,12 @@ def test_the_result_has_the_spacing_that_is_given(tmp_path: Path, kind: str, tar
             multiscale = checked(tmp_path / target)
             assert [axis["unit"] for axis in multiscale["axes"]] == ["micrometer"] * 3
             assert scales(multiscale)[0] == pytest.approx(wanted)
+            _, *moved = multiscale["datasets"][0]["coordinateTransformations"]
+            begin = [one["translation"] for one in moved] or [[0, 0, 0]]
+            first = [7 * gap / old for gap, old in zip(GIVEN.values(), (2, 0.5, 0.5), strict=True)]  # as in ome_zarr
+            first = first if kind == "ome.zarr" else [0, 0, 0]
+            rows = 3 * GIVEN["Y"] if "stride" in options else 0  # of the region
+            assert begin == [pytest.approx([first[0], first[1] + rows, first[2]])]
             continue
         with tifffile.TiffFile(tmp_path / target) as file:
             first = file.pages[0].aspage()

@@ -144,9 +144,18 @@ def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths:
 
 
 def new_attributes(name: str, source: Layout, layout: Layout, paths: Sequence[str]) -> dict[str, Any]:
-    """Return the attributes of a new image of version 0.5, which has the spacing and the channels of its layout."""
+    """Return the attributes of a new image of version 0.5, which has the spacing and the channels of its layout.
+
+    The position of its first sample is that in the source.
+    """
     scale = tuple(side or 1.0 for side in layout.spacing) or (1.0,) * len(layout.shape)
-    datasets = _datasets(paths, scale, None, layout, bare=False)
+    begins = [
+        index * side / step if TYPES.get(letter) in ("space", "time") else 0.0
+        for letter, index, side, step in zip(
+            layout.axes, layout.origin or (0,) * len(scale), scale, layout.steps or (1,) * len(scale), strict=True
+        )
+    ]
+    datasets = _datasets(paths, scale, [begins] * len(paths) if any(begins) else None, layout, bare=False)
     multiscale = {"name": name, "axes": new_axes(layout), "datasets": datasets}
     return _attributes("0.5", multiscale, _omero(source, layout), nested=True)
 
