@@ -43,28 +43,51 @@ def runtime_of(device: str | None) -> Runtime:
         from convforge.backends.emulator.runtime import emulator_runtime
 
         return emulator_runtime()
+    number = _gpu_number(device)
+    from convforge.backends.cuda.runtime import cuda_runtime
+
+    return cuda_runtime(number)
+
+
+def _gpu_number(device: object) -> int:
+    """Return the number of the GPU that "cuda" or "cuda:1" names; ``ValueError`` for another name."""
     kind, _, number = str(device).partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
         raise ValueError(f"device={device!r} is unknown; choose 'cpu', 'cuda', 'cuda:1', ... or 'emulator'")
-    from convforge.backends.cuda.runtime import cuda_runtime
-
-    return cuda_runtime(int(number or 0))
+    return int(number or 0)
 
 
 def devices_of(device: str | None) -> tuple[str, ...]:
-    """Return the devices that work on many images; errors are those of `runtime_of`.
+    """Return the devices that work on one large image: "cuda" stands for all GPUs, "cuda:0,cuda:2" for some of them.
 
-    "cuda" stands for all GPUs, "cuda:0,cuda:2" for some of them.
+    Raises ``ValueError`` for an unknown device, for a GPU that is named twice, and for several devices that are not all
+    GPUs; ``RuntimeError`` with the reason and the solution for a device that cannot be used.
+
+    Examples
+    --------
+    >>> devices_of(None)
+    ('cpu',)
+    >>> devices_of("cuda:1,cuda:1")
+    Traceback (most recent call last):
+    ValueError: device='cuda:1,cuda:1' names cuda:1 twice; name each GPU once
     """
-    if device != "cuda":
-        named = tuple(word.strip() for word in (device or "cpu").split(","))
-        if len(set(named)) < len(named) or (len(named) > 1 and not all(word.startswith("cuda:") for word in named)):
-            raise ValueError(f"device={device!r} must be one device, or several GPUs such as 'cuda:0,cuda:1'")
-        return named
-    from convforge.backends.cuda.facts import gpu_count
+    words = [word.strip() for word in (device or "cpu").split(",")]
+    numbers = [None if word in ("cpu", "emulator") else _gpu_number(word) for word in words]
+    if words == ["cuda"]:
+        from convforge.backends.cuda.facts import gpu_count
 
-    runtime_of(device)
-    return tuple(f"cuda:{number}" for number in range(gpu_count()))
+        runtime_of("cuda")
+        return tuple(f"cuda:{number}" for number in range(gpu_count()))
+    if len(words) > 1:
+        if other := next((word for word in words if not word.startswith("cuda:")), None):
+            hint = "write it alone for all GPUs" if other == "cuda" else f"{other} works alone"
+            raise ValueError(f"device={device!r} names {other} with others; name GPUs as in 'cuda:0,cuda:1', or {hint}")
+        words = [f"cuda:{number}" for number in numbers]
+        if twice := next((word for at, word in enumerate(words) if word in words[:at]), None):
+            raise ValueError(f"device={device!r} names {twice} twice; name each GPU once")
+    for word in words:
+        runtime_of(word)
+    return tuple(words)
 
 
 def find_plan(

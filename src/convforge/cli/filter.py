@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 
-from convforge.cli.filter_options import SAMPLE_TYPES, border_of, cval_of, known_method, stride_of, suffix_of
+from convforge.cli.filter_options import (
+    SAMPLE_TYPES,
+    border_of,
+    cval_of,
+    known_method,
+    refuse_several,
+    spacing_of,
+    stride_of,
+    suffix_of,
+)
 from convforge.cli.filter_streams import STREAM
 from convforge.cli.output import Failure
-from convforge.cli.values import Device, finite, one_of, parse_bytes
+from convforge.cli.values import finite, one_of, parse_bytes
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -43,7 +52,8 @@ def filter_command(
         str | None,
         typer.Option(
             metavar="[Z,]Y,X",
-            help="Distance of the samples in micrometres, for sigma in nm, um or mm. [default: as IN says]",
+            help="Distance of the samples in micrometres: for sigma in nm, um or mm, and for the metadata of OUT. "
+            "[default: as IN says]",
         ),
     ] = None,
     channels: Annotated[str, typer.Option(metavar="each|sum", help="Each band by itself, or all summed.")] = "each",
@@ -74,7 +84,13 @@ def filter_command(
     max_pixels: Annotated[
         int, typer.Option(min=1, help="Most pixels that IN may declare, pages counted.")
     ] = MAX_PIXELS,
-    device: Device = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="cpu|cuda|cuda:N,...",
+            help="Where to run: cuda:1 is one GPU. An image in units takes all GPUs by cuda, several by cuda:0,cuda:1.",
+        ),
+    ] = "cpu",
     recursive: Annotated[bool, typer.Option("--recursive", help="A folder's sub-folders too.")] = False,
     format_: Annotated[
         str | None,
@@ -117,7 +133,7 @@ def filter_command(
     at the end. For a folder or several images, OUT is a folder (created if missing) with the same file names; failures
     are listed last.
     """
-    from convforge.cli.filter_kernel import check_volume, kernel_for
+    from convforge.cli.filter_kernel import kernel_for
     from convforge.imaging.axes import Axes
     from convforge.imaging.pipeline.recipe import Depth, Recipe
     from convforge.imaging.selection import Selection
@@ -126,9 +142,9 @@ def filter_command(
     if not sources:
         raise ValueError(f"{target} is the only name; write IN and OUT")
     letters = None if axes is None else Axes(axes.upper()).letters
-    chosen = kernel_for(kernel, sources, target, spacing=spacing, axes=letters, max_pixels=max_pixels)
+    distances = spacing_of(spacing)
     suffix = suffix_of(format_)
-    check_volume(chosen, sources, target, suffix)
+    chosen = kernel_for(kernel, sources, target, spacing=distances, axes=letters, max_pixels=max_pixels, suffix=suffix)
     border = border_of(border)
     recipe = Recipe(
         taps=chosen.values,
@@ -146,6 +162,7 @@ def filter_command(
         max_pixels=max_pixels,
         axes=letters,
         selection=Selection.of(region=region, channel=channel, z=z, time=time),
+        spacing=distances,
     )
     options = Options(recursive, suffix, jobs, None if memory is None else parse_bytes(memory))
     _filter(sources, target, chosen, recipe, options)
@@ -189,6 +206,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
     from convforge.imaging.windowed.slices import SliceFolder
 
     if len(sources) > 1:
+        refuse_several(recipe.device, f"{len(sources)} images are given")
         if target == STREAM or isinstance(place_of(target), Url):
             raise ValueError(f"there are {len(sources)} images, so OUT must name a local folder; {target} is none")
         options.refuse("--recursive", why=f"one folder of images; {len(sources)} names are given")
@@ -203,6 +221,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         options.refuse("--recursive", "--jobs", "--memory", why=why)
         if target != STREAM:
             options.refuse("--format", why=f"a folder of images or with {STREAM} as OUT; {target} names the format")
+        refuse_several(recipe.device, f"{STREAM} is one image in memory")
         filter_piped(source, target, kernel, recipe, options.suffix)
         return
     there, volume = place_of(source), recipe.depth is not None
@@ -210,10 +229,11 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         raise Failure(f"{source}: no such file; check the name and the folder")
     here = with_slices(there, place_of(target), options.suffix, volume=volume)
     if is_folder_of_images(there) and not volume and not is_stack(there, here):
+        refuse_several(recipe.device, f"the images of {source} are filtered one by one")
         filter_folder(
             there, local(here), kernel, recipe, recursive=options.recursive, suffix=options.suffix, jobs=options.threads
         )
-    elif is_large(there, here, options.memory, recipe.max_pixels, volume=volume):
+    elif is_large(there, here, options.memory, recipe.max_pixels, volume=volume, spacing=recipe.spacing):
         what = "one stack" if is_folder_of_images(there) else "one image"
         options.refuse("--recursive", why=f"a folder of images; {source} is {what}")
         if not isinstance(here, SliceFolder):
@@ -222,4 +242,5 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         filter_large(there, here, kernel, recipe, memory=options.memory, jobs=options.jobs)
     else:
         options.refuse("--recursive", "--format", "--jobs", why=f"a folder; {source} is none")
+        refuse_several(recipe.device, f"{source} is filtered in memory, unless --memory is given")
         filter_file(local(there), local(here), kernel, recipe)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,34 +11,34 @@ from convforge.cli.filter_places import is_folder_of_images, is_stack, with_slic
 from convforge.cli.filter_report import opened
 from convforge.cli.filter_streams import INPUT, STREAM
 from convforge.imaging.kernels import Kernel, KernelError, lengths_along, load_kernel
-from convforge.imaging.sigmas import SigmasError, spacing_from
+from convforge.imaging.spacing import spacing_by
 
 if TYPE_CHECKING:
     from convforge.imaging.windowed import Place
 
-MICROMETRES = 1e4  # of a centimetre
-
 
 def kernel_for(
-    text: str, sources: Sequence[str], target: str, *, spacing: str | None, axes: str | None, max_pixels: int
-) -> Kernel:
-    """Return the kernel of a text for the images that are filtered.
+    text: str, sources: Sequence[str], target: str, *, spacing: Mapping[str, float] | None, axes: str | None,
+    max_pixels: int, suffix: str | None,
+) -> Kernel:  # fmt: skip
+    """Return the kernel of a text for the images that are filtered; `suffix` is that of --format.
 
     A spacing that the user gives goes before that of the file. Of several images, each with its own spacing, only the
-    user's is taken. ``ValueError`` if a spacing is not known, or is given and no sigma is a length.
+    user's is taken. ``ValueError`` if a spacing is needed and not known, and for a kernel along Z where images are
+    filtered one by one in memory.
     """
     needed = lengths_along(text)
     if not needed:
-        if spacing is not None:
-            raise ValueError(f"--spacing goes with sigma in a unit of length, such as gaussian:0.5um; not with {text}")
-        return load_kernel(text)
-    try:
-        known: dict[str, float | None] = {} if spacing is None else {**spacing_from(spacing)}
-    except SigmasError as error:
-        raise ValueError(f"--spacing {error}") from error
+        kernel = load_kernel(text)
+        if kernel.depth is not None:
+            _check_volume(kernel.name, sources, target, suffix)
+        return kernel
+    if volume := "Z" in needed:
+        _check_volume(text, sources, target, suffix)
+    known: dict[str, float | None] = {**(spacing or {})}
     where = ""
     if not known.keys() >= set(needed):
-        place = _only_image(sources, target, text)
+        place = _only_image(sources, target, text, volume=volume)
         known = {**_spacing_in(place, axes, max_pixels), **known}
         where = f"{place}: "
     try:
@@ -49,17 +49,12 @@ def kernel_for(
     return replace(kernel, name=f"{kernel.name} (spacing {gaps} um along {' x '.join(needed)})")
 
 
-def check_volume(kernel: Kernel, sources: Sequence[str], target: str, suffix: str | None) -> None:
-    """Raise ``ValueError`` for a kernel along Z where images are filtered one by one in memory.
-
-    `suffix` is that of --format.
-    """
-    from convforge.imaging.windowed import format_of, place_of
+def _check_volume(kernel: str, sources: Sequence[str], target: str, suffix: str | None) -> None:
+    """Raise ``ValueError`` for a kernel along Z where images are filtered one by one in memory."""
+    from convforge.imaging.windowed import Url, format_of, place_of
     from convforge.imaging.windowed.slices import SliceFolder
 
-    if kernel.depth is None:
-        return
-    why = f"the kernel {kernel.name} reaches along Z"
+    why = f"the kernel {kernel} reaches along Z"
     for source in sources:
         place = place_of(source)
         if STREAM in (source, target):
@@ -70,19 +65,22 @@ def check_volume(kernel: Kernel, sources: Sequence[str], target: str, suffix: st
                 f"{source}: its images are filtered one by one, and {why}; to read the folder as a stack, name an "
                 "array as OUT, such as out.zarr, or add --format tif"
             )
-        if format_of(place) is None:
+        if format_of(place) is None and (isinstance(place, Url) or place.exists()):
             raise ValueError(
                 f"{source}: is no volume, and {why}; name a Zarr array, a TIFF, a .npy or a folder of slices, or give "
                 "sigma along Y and X only"
             )
 
 
-def _only_image(sources: Sequence[str], target: str, text: str) -> Place:
-    """Return the one image whose spacing is read; ``ValueError`` for several images and for standard input."""
+def _only_image(sources: Sequence[str], target: str, text: str, *, volume: bool) -> Place:
+    """Return the one image whose spacing is read; ``ValueError`` for several images and for standard input.
+
+    A folder that is filtered as a `volume` is one image.
+    """
     from convforge.imaging.windowed import place_of
 
     source, place = sources[0], place_of(sources[0])
-    if len(sources) > 1 or (is_folder_of_images(place) and not is_stack(place, place_of(target))):
+    if len(sources) > 1 or (is_folder_of_images(place) and not volume and not is_stack(place, place_of(target))):
         raise ValueError(
             f"kernel {text!r}: each of several images may have another spacing; give one for all (--spacing), or "
             "sigma in px"
@@ -93,11 +91,7 @@ def _only_image(sources: Sequence[str], target: str, text: str) -> Place:
 
 
 def _spacing_in(place: Place, axes: str | None, max_pixels: int) -> dict[str, float | None]:
-    """Return the distance of an image's samples in micrometres by the letter of the axis, as far as it is known.
-
-    Of a photograph it follows from a resolution in pixels by the centimetre or the metre. One by the inch is that of
-    paper or of a screen, and says nothing about the sample.
-    """
+    """Return the distance of an image's samples in micrometres by the letter of the axis, as far as it is known."""
     from convforge.imaging.files import ImageError, read_image
     from convforge.imaging.pipeline.large_plan import spacing_of
     from convforge.imaging.windowed import Url, format_of
@@ -110,6 +104,4 @@ def _spacing_in(place: Place, axes: str | None, max_pixels: int) -> dict[str, fl
                 if not (isinstance(place, Path) and place.suffix.lower() in (".tif", ".tiff")):
                     raise  # else it may be a TIFF that is read in memory only, such as one with a palette
         metadata = read_image(Path(str(place)), max_pixels=max_pixels, axes=axes).metadata
-    if metadata.resolution is None or metadata.unit != "centimeter":
-        return {}
-    return {letter: MICROMETRES / number for letter, number in zip("XY", metadata.resolution, strict=True)}
+    return {**spacing_by(metadata)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
     from convforge.imaging.windowed import Layout, Place
 
 
-def is_large(source: Place, target: Place, memory: int | None, max_pixels: int, *, volume: bool = False) -> bool:
+TIFF = frozenset({".tif", ".tiff"})
+
+
+def is_large(
+    source: Place, target: Place, memory: int | None, max_pixels: int, *, volume: bool = False,
+    spacing: Mapping[str, float] | None = None,
+) -> bool:  # fmt: skip
     """True if an image is filtered in units, and not in memory as a whole.
 
     That is so
@@ -31,9 +38,10 @@ def is_large(source: Place, target: Place, memory: int | None, max_pixels: int, 
     - for more samples than --max-pixels allows, unless it is below its default, which asks to refuse large images;
     - from TIFF to TIFF, if the source has tiles, reduced copies, 64-bit offsets (BigTIFF) or OME-XML, so that the
       result has them too;
-    - to a name that ends in .ome.tif, so that the result has OME-XML.
+    - to a name that ends in .ome.tif, so that the result has OME-XML;
+    - to TIFF with a `spacing` along Z by --spacing, so that the result has it.
 
-    The last three hold only if units know both formats and can read the source, else memory is tried.
+    The last four hold only if units know both formats and can read the source, else memory is tried.
     """
     from convforge.imaging.formats.tiff import is_structured
     from convforge.imaging.windowed import Url, format_of, open_windows
@@ -50,7 +58,9 @@ def is_large(source: Place, target: Place, memory: int | None, max_pixels: int, 
         return False
     if samples > max_pixels >= MAX_PIXELS or target.name.lower().endswith((".ome.tif", ".ome.tiff")):
         return True
-    return {source.suffix.lower(), target.suffix.lower()} <= {".tif", ".tiff"} and is_structured(source)
+    if "Z" in (spacing or ()) and target.suffix.lower() in TIFF:
+        return True
+    return {source.suffix.lower(), target.suffix.lower()} <= TIFF and is_structured(source)
 
 
 def filter_large(
@@ -97,6 +107,9 @@ def _print_plan(run: LargeFilter, before: int, kernel: Kernel) -> None:
     if run.recipe.selection is not None:
         line("part", str(run.recipe.selection))
     line("out", f"{run.target}: {_layout(run.result)}")
+    spacing, lost = run.result.spacing_by_letter, run.format.lost(run.file, run.result)
+    if spacing and not any(word.startswith("spacing") for word in lost):
+        line("spacing", f"{' x '.join(f'{gap:.4g}' for gap in spacing.values())} um along {' x '.join(spacing)}")
     line("kernel", kernel_text(kernel, run.recipe))
     print_method(run.plan, run.recipe)
     if len(run.devices) > 1:

@@ -20,12 +20,19 @@ def border_of(word: str) -> str:
 
 
 def known_method(method: str, device: str) -> str:
+    """Return the method's whole name; ``ValueError`` if it or the device is unknown, or if the device has no such."""
     from convforge.algorithms import find
-    from convforge.call.dispatch import runtime_of
+    from convforge.call.dispatch import devices_of, runtime_of
     from convforge.peers import every_algorithm
 
-    backend = runtime_of(device).facts.backend
+    backend = runtime_of(devices_of(device)[0]).facts.backend
     return method if method == "auto" else find("conv2d", backend, method, every_algorithm()).name
+
+
+def refuse_several(device: str, why: str) -> None:
+    """Raise ``ValueError`` if several GPUs are named for work that one GPU does."""
+    if "," in device:
+        raise ValueError(f"--device {device}: several GPUs go with one image in units, and {why}; name one of them")
 
 
 def stride_of(text: str) -> tuple[int, int]:
@@ -42,6 +49,16 @@ def cval_of(value: float | None, border: str) -> float:
     if border != "constant":
         raise ValueError(f"--cval {value:g} goes with --border constant; the border is {border}")
     return finite(value, "--cval")
+
+
+def spacing_of(text: str | None) -> dict[str, float] | None:
+    """Return the distance of the samples in micrometres by the letter of the axis."""
+    from convforge.imaging.sigmas import SigmasError, spacing_from
+
+    try:
+        return None if text is None else spacing_from(text)
+    except SigmasError as error:
+        raise ValueError(f"--spacing {error}") from error
 
 
 def suffix_of(word: str | None) -> str | None:

@@ -207,8 +207,8 @@ def check_holds(
         )
     if kind.bands and bands not in kind.bands:
         raise ImageError(
-            f"{path}: {kind.name} holds 1 or 3 bands, the result has {bands}; write .tif or .npy, or sum the bands "
-            "(--channels sum)"
+            f"{path}: {kind.name} holds 1 or 3 bands, the result has {bands}; write .tif or .npy, take one band "
+            "(--channel 0), or sum them (--channels sum)"
         )
     if alpha and not kind.alpha:
         raise ImageError(f"{path}: {kind.name} has no alpha; write .png or .tif to keep it")

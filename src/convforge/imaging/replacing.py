@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import secrets
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +24,9 @@ _NAME = re.compile(r"\.convforge-[0-9a-f]{12}\.tmp")
 
 # Minimum age of files that are removed: a new temporary file may not be locked yet.
 SWEPT_AFTER_SECONDS = 3600.0
+
+# Of the system call renameat2: relative paths begin at the current folder; both names exist, and are exchanged.
+_HERE, _RENAME_EXCHANGE = -100, 2
 
 # Windows has no SIGHUP.
 _SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
@@ -75,6 +80,25 @@ def sweep(folder: Path) -> None:
                         os.unlink(entry.path)
                 if sys.platform == "win32":
                     os.unlink(entry.path)
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    """Return the C library's function; None where there is none: other systems than Linux, glibc before 2.28."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two files or folders in one step; False if the system or the file system cannot do it."""
+    renameat2 = _renameat2()
+    if renameat2 is None:
+        return False
+    return renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)) == 0
 
 
 def lock(file: BinaryIO, *, must: bool = False) -> None:

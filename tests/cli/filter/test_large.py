@@ -14,7 +14,10 @@ from tests.cli.commands import Ran
 from tests.cli.filter.images import LAPLACIAN, RANDOM, correlated, kept, saturated
 from tests.imaging.pipeline.large import content, names, zarr_array
 
+from convforge.backends.cpu import cpu_runtime
+from convforge.call import dispatch
 from convforge.cli import filter_large as command
+from convforge.imaging.pipeline import lanes, large, large_plan, passes
 
 IMAGE = RANDOM.integers(0, 256, (90, 70), dtype=np.uint8)
 EDGES = ("--kernel", "laplacian")
@@ -157,4 +160,16 @@ def test_an_interrupted_run_says_how_to_continue(
     monkeypatch.undo()
     ran = run(*words)
     assert "of 18 were finished before" in ran.line("units")
+    np.testing.assert_array_equal(content(tmp_path / "b.zarr"), saturated(correlated(IMAGE, LAPLACIAN)))
+
+
+def test_several_devices_are_named(
+    done: Callable[..., Ran], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two GPUs whose work the CPU does."""
+    for module in (dispatch, large, large_plan, lanes, passes):
+        if hasattr(module, "runtime_of"):
+            monkeypatch.setattr(module, "runtime_of", lambda device: cpu_runtime())
+    ran = done(source, tmp_path / "b.zarr", *EDGES, "--memory", "40kB", "--device", "cuda:2, cuda:00")
+    assert ran.line("devices") == "2 GPUs: cuda:2, cuda:0"
     np.testing.assert_array_equal(content(tmp_path / "b.zarr"), saturated(correlated(IMAGE, LAPLACIAN)))

@@ -15,6 +15,8 @@ import pytest
 from tests.cli.commands import Ran
 from tests.cli.filter.images import LAPLACIAN, SMALL, correlated, kept, saturated
 
+from convforge.backends.cpu import cpu_runtime
+from convforge.call import dispatch
 from convforge.imaging.files import read_image
 
 
@@ -49,6 +51,11 @@ from convforge.imaging.files import read_image
         (("--kernel", "box:3", "--scale", "two"), ("--scale", "number")),
         (("--kernel", "box:3", "--max-pixels", "0"), ("--max-pixels", "greater than or equal to 1")),
         (("--kernel", "box:3", "--device", "tpu"), ("tpu", "cpu")),
+        (("--kernel", "box:3", "--device", "cuda:0,tpu"), ("device='tpu' is unknown",)),
+        (("--kernel", "box:3", "--device", "cuda:0,"), ("device='' is unknown",)),
+        (("--kernel", "box:3", "--device", "cuda:1,cuda:01"), ("names cuda:1 twice", "once")),
+        (("--kernel", "box:3", "--device", "cuda:0, cpu"), ("names cpu with others", "cpu works alone")),
+        (("--kernel", "box:3", "--device", "cuda,cuda:1"), ("names cuda with others", "alone for all GPUs")),
         (("--kernel", "box:3", "--method", "gemm_1x1"), ("gemm_1x1", "3x3")),
         (("--kernel", "box:3", "--out-dtype", "float32"), ("b.png", "float32", ".tif")),
         (("--kernel", "box:3", "--sharpness", "3"), ("--sharpness",)),
@@ -58,6 +65,19 @@ def test_bad_use(tmp_path: Path, refused: Callable[..., str], words: tuple[str, 
     source, target = kept(tmp_path, "a.png", SMALL), tmp_path / "b.png"
     refused(2, source, target, *words, says=says)
     assert not target.exists()
+
+
+def test_several_gpus_are_refused_where_one_works(
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "runtime_of", lambda device: cpu_runtime())  # a machine with two GPUs
+    source, words = kept(tmp_path, "a.png", SMALL), ("--kernel", "box:3", "--device", "cuda:0,cuda:1")
+    says = "--device cuda:0,cuda:1: several GPUs go with one image in units, and"
+    refused(2, source, tmp_path / "b.png", *words, says=(f"{says} {source} is filtered in memory", "name one"))
+    refused(2, source, "-", *words, says=(f"{says} - is one image in memory",))
+    refused(2, tmp_path, tmp_path / "out", *words, says=(f"{says} the images of {tmp_path} are filtered one by one",))
+    refused(2, source, source, tmp_path / "out", *words, says=(f"{says} 2 images are given",))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_result_that_the_format_has_no_place_for(tmp_path: Path, refused: Callable[..., str]) -> None:

@@ -16,6 +16,7 @@ from tests.imaging.pipeline.large import content, names
 from tests.imaging.pipeline.large import kept as kept_array
 
 from convforge.imaging.files import Metadata, read_image
+from convforge.imaging.windowed import open_windows
 
 VOLUME = RANDOM.integers(0, 60000, (9, 24, 32), dtype=np.uint16)
 OME = {"axes": "ZYX"} | {f"PhysicalSize{axis}": gap for axis, gap in (("X", 0.5), ("Y", 0.25), ("Z", 2.0))}
@@ -46,6 +47,7 @@ def test_the_spacing_of_the_file_gives_sigma_in_samples(
         "gaussian:2,0.5,0.5um (spacing 2 x 0.25 x 0.5 um along Z x Y x X), 9x17x9 along Z, Y and X, each band"
     )
     near(tifffile.imread(tmp_path / target) if target.endswith("tif") else np.load(tmp_path / target), WANTED)
+    assert ("\nspacing" in ran.out) == target.endswith("tif"), "the spacing of OUT, if it has one"
 
 
 def test_a_spacing_that_is_given_goes_before_that_of_the_file(
@@ -56,9 +58,25 @@ def test_a_spacing_that_is_given_goes_before_that_of_the_file(
         ran = run(image, tmp_path / "b.npy", *LENGTHS, "--axes", "ZYX", "--spacing", spacing)
         assert ran.code == 0, ran.err
         near(np.load(tmp_path / "b.npy"), WANTED)
-    ran = done(source, tmp_path / "b.npy", "--kernel", "gaussian:1um", "--axes", "ZYX", "--spacing", "0.5")
+    ran = run(source, tmp_path / "b.npy", "--kernel", "gaussian:1um", "--axes", "ZYX", "--spacing", "0.5")
     assert "spacing 0.5 x 0.5 um along Y x X), 17x17, each band" in ran.line("kernel")
     assert "\nunits" not in ran.out, "planes of a small image are filtered in memory"
+    assert ran.err.endswith("b.npy: not kept: resolution\n")
+
+
+def test_a_spacing_that_is_given_is_written(run: Callable[..., Ran], tmp_path: Path) -> None:
+    source = kept_array(tmp_path / "a.npy", VOLUME)
+    for target, spacing, wanted in (("b.tif", "2,0.25,0.5", (2, 0.25, 0.5)), ("c.tif", "0.5", (None, 0.5, 0.5))):
+        ran = run(source, tmp_path / target, "--kernel", "laplacian", "--axes", "ZYX", "--spacing", spacing)
+        assert (ran.code, ran.err) == (0, "")
+        assert open_windows(tmp_path / target).layout.spacing == pytest.approx(wanted, nan_ok=True)
+    tifffile.imwrite(tmp_path / "i.tif", VOLUME, imagej=True, metadata={"axes": "ZYX", "unit": "nm", "spacing": 9})
+    ran = run(tmp_path / "i.tif", tmp_path / "j.tif", "--kernel", "box:3", "--spacing", "0.5")
+    assert (ran.code, ran.err, "\nunits" in ran.out) == (0, "", False)
+    assert open_windows(tmp_path / "j.tif").layout.spacing == pytest.approx((None, 0.5, 0.5))
+    ran = run(kept(tmp_path, "a.png", VOLUME[0]), tmp_path / "b.png", "--kernel", "box:3", "--spacing", "0.5")
+    assert (ran.code, ran.err) == (0, "")
+    assert read_image(tmp_path / "b.png").metadata == Metadata((20000, 20000), "centimeter")
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif"])
@@ -83,6 +101,15 @@ def test_a_folder_of_slices_is_a_volume(done: Callable[..., Ran], tmp_path: Path
     near(np.stack([read_image(path).pixels for path in sorted((tmp_path / "out").iterdir())]), WANTED)
 
 
+def test_slices_that_tell_their_spacing_are_a_volume(done: Callable[..., Ran], stack: Path, tmp_path: Path) -> None:
+    ran = done(stack, tmp_path / "in", "--kernel", "identity", "--format", "tif", "--spacing", "2,0.25,0.5")
+    assert ran.line("spacing") == "2 x 0.25 x 0.5 um along Z x Y x X"
+    done(tmp_path / "in", tmp_path / "b.tif", *LENGTHS)
+    near(tifffile.imread(tmp_path / "b.tif"), WANTED)
+    done(tmp_path / "in", tmp_path / "out", *LENGTHS, "--format", "tif")
+    near(np.stack([read_image(path).pixels for path in sorted((tmp_path / "out").iterdir())]), WANTED)
+
+
 def test_several_volumes_go_one_by_one(run: Callable[..., Ran], stack: Path, tmp_path: Path) -> None:
     other = tmp_path / "c.ome.tif"
     tifffile.imwrite(other, VOLUME[::-1], ome=True, metadata=OME)
@@ -101,7 +128,7 @@ def test_several_volumes_go_one_by_one(run: Callable[..., Ran], stack: Path, tmp
         (2, ("a.npy", "b.npy", *LENGTHS, "--spacing", "2,x"), ("--spacing '2,x' is no spacing", "0.25")),
         (2, ("a.npy", "b.npy", *LENGTHS, "--spacing", "0"), ("--spacing '0' is no spacing",)),
         (2, ("a.npy", "b.npy", *LENGTHS, "--spacing", "1,1,1,1"), ("is no spacing",)),
-        (2, ("a.npy", "b.npy", "--kernel", "box:3", "--spacing", "1"), ("--spacing goes with sigma", "not with box:3")),
+        (2, ("a.npy", "b.npy", "--kernel", "box:3", "--spacing", "1um"), ("--spacing '1um' is no spacing",)),
         (2, ("inch.jpg", "b.jpg", "--kernel", "gaussian:1um"), ("inch.jpg: ", "along Y is not known", "--spacing")),
         (2, ("p.png", "q.png", "out", "--kernel", "gaussian:1um"), ("each of several images", "--spacing")),
         (2, (".", "out", "--kernel", "gaussian:1um"), ("each of several images", "--spacing")),
@@ -111,6 +138,8 @@ def test_several_volumes_go_one_by_one(run: Callable[..., Ran], stack: Path, tmp
         (2, ("p.png", "b.zarr", "--kernel", "gaussian:1,1,1px"), ("p.png: is no volume", "along Y and X only")),
         (2, ("a.npy", "q.png", "out", "--kernel", "gaussian:1,1,1px"), ("q.png: is no volume",)),
         (2, (".", "out", "--kernel", "gaussian:1,1,1px"), ("one by one", "out.zarr", "--format tif")),
+        (2, (".", "out", "--kernel", "gaussian:1,1,1um"), ("one by one", "out.zarr", "--format tif")),
+        (1, ("none", "out", "--kernel", "gaussian:1,1,1px"), ("none: no such file",)),
         (2, ("a.npy", "b.npy", "--kernel", "gaussian:1,1,1px", "--axes", "ZYX", "--z", "2"), ("--z goes with",)),
         (1, ("a.npy", "b.png", "--kernel", "gaussian:1,1,1px", "--axes", "ZYX"), ("b.png: is not written in",)),
         (1, ("a.npy", "b.npy", "--kernel", "gaussian:1,1,1px", "--axes", "TYX"), ("a.npy: has no axis Z", "--axes")),

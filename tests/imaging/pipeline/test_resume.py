@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import convforge
 from convforge.imaging.image import ImageError
 from convforge.imaging.pipeline.journal import Journal
 from convforge.imaging.pipeline.large import LargeFilter
+from convforge.imaging.replacing import exchange
+from convforge.imaging.windowed.result import publish
 
 IMAGE = RANDOM.integers(0, 65536, (640, 80), dtype=np.uint16)
 MEMORY = 90_000
@@ -202,37 +206,120 @@ def test_memory_stays_below_the_limit(tmp_path: Path, suffix: str) -> None:
     assert peak - base < limit
 
 
-@pytest.mark.parametrize("after", ["rename", "rmtree"])
-def test_a_kill_while_a_folder_is_replaced_leaves_no_folder(
-    tmp_path: Path, source: Path, after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The old folder waits under another name for a moment; the next run of the command removes it."""
-    target = zarr_array(tmp_path / "b.zarr", IMAGE[:9], chunks=[8, 8])
-    killed = RuntimeError("killed")
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+import convforge
+from convforge.imaging.pipeline import large
+from convforge.imaging.pipeline.journal import Journal
+from convforge.imaging.windowed import result
 
-    def then_killed(*given: Any, **named: Any) -> Any:
-        raise killed
+source, target, way, at = sys.argv[1:]
+rename, remove = Path.rename, shutil.rmtree
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "remove", then_killed)
-        if after == "rename":
-            rename = Path.rename
+def kill(*given, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
 
-            def renamed(path: Path, name: Path) -> Path:
-                if path.suffix == ".incomplete":
-                    raise killed
-                return rename(path, name)
+def rmtree(path, **named):
+    there = os.path.exists(path)
+    remove(path, **named)
+    if there:
+        kill()
 
-            patch.setattr(Path, "rename", renamed)
-        else:
-            patch.setattr("shutil.rmtree", lambda path, **named: None)
-        with pytest.raises(RuntimeError, match="killed"):
-            LargeFilter(source, target, recipe("laplacian"), memory=MEMORY)()
-    assert ".convforge-b.zarr.old" in names(tmp_path)
-    outcome = LargeFilter(source, target, recipe("laplacian"), memory=MEMORY)()
+if way == "renames":
+    result.exchange = lambda one, other: False
+if at == "before":
+    large.publish = kill
+if at == "between":
+    Path.rename = lambda path, name: kill() if path.suffix == ".incomplete" else rename(path, name)
+if at == "after":
+    result.remove_replaced = kill
+if at == "removed":
+    shutil.rmtree = rmtree
+if at == "end":
+    Journal.remove = kill
+convforge.filter_large(source, target, "laplacian")
+"""
+THOROUGH = pytest.mark.thorough
+KILLS = [
+    ("exchange", "after"), ("renames", "between"), pytest.param("exchange", "before", marks=THOROUGH),
+    pytest.param("exchange", "removed", marks=THOROUGH), pytest.param("exchange", "end", marks=THOROUGH),
+    pytest.param("renames", "before", marks=THOROUGH), pytest.param("renames", "after", marks=THOROUGH),
+    pytest.param("renames", "removed", marks=THOROUGH), pytest.param("renames", "end", marks=THOROUGH),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="folders are exchanged on Linux; Windows has no SIGKILL")
+@pytest.mark.parametrize(("way", "at"), KILLS)
+def test_a_kill_while_a_folder_is_replaced(tmp_path: Path, source: Path, way: str, at: str) -> None:
+    """The name has the old result or the new one, whole, and the next run of the command ends the work.
+
+    Where folders cannot be exchanged, neither has the name for a moment.
+    """
+    old = np.full_like(IMAGE, 7)
+    target = zarr_array(tmp_path / "b.zarr", old, chunks=[8, 8])
+    if way == "exchange" and not exchange(target, zarr_array(tmp_path / "probe.zarr", old, chunks=[8, 8])):
+        pytest.skip("the file system does not exchange folders")
+    shutil.rmtree(tmp_path / "probe.zarr", ignore_errors=True)
+    words = [sys.executable, "-c", KILLED, str(source), str(target), way, at]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    wanted = convforge.filter(IMAGE, "laplacian")
+    if at == "between":
+        assert not target.exists()
+    else:
+        np.testing.assert_array_equal(content(target), old if at == "before" else wanted)
+    outcome = LargeFilter(source, target, recipe("laplacian"))()
     assert outcome.units == 0
+    np.testing.assert_array_equal(content(target), wanted)
     assert names(tmp_path) == ["a.zarr", "b.zarr"]
-    np.testing.assert_array_equal(content(target), convforge.filter(IMAGE, "laplacian"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+@pytest.mark.parametrize("suffix", [".zarr", pytest.param(".npy", marks=THOROUGH)])
+def test_an_image_that_replaces_itself_is_filtered_once(tmp_path: Path, source: Path, suffix: str) -> None:
+    """A kill when the result has its name already: the same command does not filter the result."""
+    place = source if suffix == ".zarr" else kept(tmp_path / "a.npy", IMAGE)
+    words = [sys.executable, "-c", KILLED, str(place), str(place), "exchange", "end"]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert LargeFilter(place, place, recipe("laplacian"))().units == 0
+    np.testing.assert_array_equal(content(place), convforge.filter(IMAGE, "laplacian"))
+    assert not (tmp_path / f"a{suffix}.journal").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="folders are exchanged on Linux")
+def test_a_folder_is_replaced_in_one_step(tmp_path: Path) -> None:
+    """Another thread always finds a whole folder while others take its name."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    if not exchange(tmp_path / "one", tmp_path / "other"):
+        pytest.skip("the file system does not exchange folders")
+    place, ended, missing = tmp_path / "one", threading.Event(), []
+
+    def look() -> None:
+        while not ended.is_set():
+            missing.extend([] if place.is_dir() else [1])
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for _ in range(300):
+        (tmp_path / "b").mkdir()
+        publish(tmp_path / "b", place)
+    ended.set()
+    looking.join()
+    assert (missing, names(tmp_path)) == ([], ["one", "other"])
+
+
+def test_a_result_that_was_moved_meanwhile_is_not_taken_for_the_new_one(tmp_path: Path, source: Path) -> None:
+    """Neither folder is the one that the journal names, so nobody knows which is the result."""
+    target = zarr_array(tmp_path / "b.zarr", IMAGE[:9], chunks=[8, 8])
+    run = _ended_early(source, tmp_path / "c.zarr", after=1)
+    journal = tmp_path / "c.zarr.journal"
+    journal.write_text("".join([f"{journal.read_text().splitlines()[0]}\n", *(f"{at}\n" for at in range(run.units))]))
+    with journal.open("a") as file:
+        file.write("result 1\n")
+    shutil.copytree(target, tmp_path / "c.zarr")
+    with pytest.raises(ImageError, match=r"c\.zarr\.incomplete: is of another result; remove it and .*journal"):
+        LargeFilter(source, tmp_path / "c.zarr", recipe("laplacian"), memory=MEMORY)()
 
 
 @pytest.mark.parametrize(

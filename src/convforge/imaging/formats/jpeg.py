@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,6 +36,9 @@ SEGMENTS = {
     ("APP14", b"Adobe"): "",
     ("COM", b""): "",
 }
+
+# Place of unit, density along x and along y in a file that begins with a JFIF header, and the largest density.
+DENSITY_AT, LARGEST_DENSITY = 13, 2**16 - 1
 
 LARGEST_SIDE = 65500  # libjpeg's JPEG_MAX_DIMENSION
 
@@ -87,17 +91,31 @@ def write(file: BinaryIO, image: Image) -> None:
         raise ImageError(f"JPEG ends at {LARGEST_SIDE} pixels a side; write .tif or .png")
     metadata, block = image.metadata, _block(image)
     pixels = image.pixels[..., 0] if image.pixels.shape[2:] == (1,) else image.pixels
+    begin = file.tell()
     PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(
         file,
         "jpeg",
         quality=95,
         subsampling=0,
-        dpi=metadata.pixels_per("inch") or (0, 0),
         exif=b"" if block is None else EXIF + block,
         icc_profile=metadata.profile_for(image.bands),
         # by its standard EXIF text is ASCII; a comment may have any encoding
         comment=None if metadata.description.isascii() else metadata.description.encode(),
     )
+    if (density := _density(metadata)) is not None:  # Pillow knows the inch only
+        end = file.seek(0, io.SEEK_END)
+        file.seek(begin + DENSITY_AT)
+        file.write(struct.pack(">BHH", *density))
+        file.seek(end)
+
+
+def _density(metadata: Metadata) -> tuple[int, int, int] | None:
+    """Return the unit and the whole pixels by unit of a JFIF header; None if there are none, or too many for it."""
+    if metadata.resolution is None or metadata.unit == "none":
+        return None
+    x, y = (round(number) for number in metadata.resolution)
+    fits = min(x, y) >= 1 and max(x, y) <= LARGEST_DENSITY
+    return (1 if metadata.unit == "inch" else 2, x, y) if fits else None
 
 
 def lost(image: Image) -> list[str]:
@@ -105,7 +123,9 @@ def lost(image: Image) -> list[str]:
     metadata = image.metadata
     too_long = metadata.exif is not None and _block(image) is None
     found = [f"{in_words(metadata.exif)}, longer than a JPEG holds"] if metadata.exif and too_long else []
-    return found + (["ratio of resolutions"] if metadata.resolution is not None and metadata.unit == "none" else [])
+    if metadata.resolution is not None and _density(metadata) is None:
+        found.append("ratio of resolutions" if metadata.unit == "none" else "resolution, beyond what a JPEG holds")
+    return found
 
 
 def _block(image: Image) -> bytes | None:

@@ -25,10 +25,12 @@ from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
 from convforge.imaging.pipeline.large_plan import LargePlan
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
 from convforge.imaging.windowed import Url, Windows, WindowWriter
-from convforge.imaging.windowed.result import publish, remove, remove_replaced
+from convforge.imaging.windowed.result import inode_of, publish, remove, remove_replaced
 
 # The stages of a unit, each with the steps of the clock that count for it.
 STAGES = {"read": ("read", "gray", "widen"), "filter": ("upload", "filter", "download"), "write": ("convert", "write")}
+
+CONTENT = "the content of IN"
 
 Watch = Callable[[int, int, str], None]
 
@@ -66,11 +68,11 @@ class LargeFilter(LargePlan):
         lost = self.format.lost(self.file, self.result)  # now: the result may replace the source
         journal = self._journal()
         try:
+            if self._is_published(journal):
+                remove_replaced(self.incomplete, self.place)
+                journal.remove()
+                return Outcome(0, self.units, 0.0, Rate(0.0, ""), ())
             if journal.finished and not self._is_begun():
-                if len(journal.finished) == self.units and self._is_there():  # killed after the renaming
-                    remove_replaced(self.place)
-                    journal.remove()
-                    return Outcome(0, self.units, 0.0, Rate(0.0, ""), ())
                 journal.restart(self._described())
             resumed = len(journal.finished)
             writer = self._writer(journal)
@@ -85,6 +87,7 @@ class LargeFilter(LargePlan):
                     remove(self.incomplete)
                     journal.remove()
                 raise
+            journal.publish(inode_of(self.incomplete))
             publish(self.incomplete, self.place)
             journal.remove()
         finally:
@@ -119,13 +122,17 @@ class LargeFilter(LargePlan):
         """True if an earlier run's result may be there; an object store tells it when it is opened."""
         return isinstance(self.incomplete, Url) or self.incomplete.exists()
 
-    def _is_there(self) -> bool:
-        return not isinstance(self.place, Url) and self.place.exists()
+    def _is_published(self, journal: Journal) -> bool:
+        """True if an earlier run was killed when its result had its name already, before it removed the journal."""
+        if len(journal.finished) < self.units or isinstance(self.place, Url) or not self.place.exists():
+            return False
+        return not self._is_begun() or journal.result == inode_of(self.place)
 
     def _journal(self) -> Journal:
         """Open the journal; a run that it continues keeps its divisions."""
         units = [each.division.unit for each in self.passes]
-        journal = Journal(self.journal_path, self._described(), {"units": units})
+        in_place = os.path.realpath(str(self.source)) == str(self.place)
+        journal = Journal(self.journal_path, self._described(), {"units": units}, (CONTENT,) if in_place else ())
         try:
             for each, unit in zip(self.passes, journal.kept["units"], strict=True):
                 each.take(tuple(unit))
@@ -141,7 +148,7 @@ class LargeFilter(LargePlan):
         return {
             "the version of convforge": _version(),
             "IN": str(self.source) if isinstance(self.source, Url) else os.path.realpath(self.source),
-            "the content of IN": self._content,
+            CONTENT: self._content,
             "--kernel": hashlib.sha256(repr(kernel).encode()).hexdigest(),
             "--channels": recipe.channels,
             "--border": recipe.border,
@@ -152,6 +159,7 @@ class LargeFilter(LargePlan):
             "--scale": recipe.scale,
             "--gray": recipe.gray,
             "--axes": recipe.axes,
+            "--spacing": dict(recipe.spacing or {}),
             "--region, --channel, --z or --time": None if recipe.selection is None else str(recipe.selection),
             "--device": recipe.device,
             "the method": self.passes[0].method,
@@ -161,9 +169,12 @@ class LargeFilter(LargePlan):
         """Return the writer of the incomplete result: that of the earlier run, or a new one."""
         place = self.incomplete
         if journal.finished:
+            other = ImageError(f"{place}: is of another result; remove it and {journal.path} to begin anew")
+            if journal.result not in (None, inode_of(place)):
+                raise other
             writer = self.format.reopen(place, self.result, self.file)
             if (writer.layout.shape, writer.layout.dtype) != (self.result.shape, self.result.dtype):
-                raise ImageError(f"{place}: is of another result; remove it and {journal.path} to begin anew")
+                raise other
             return writer
         try:
             remove(place)

@@ -61,8 +61,8 @@ def filter_large(
         that ends in `.journal`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm, axes
         As in :func:`convforge.filter`; without `axes`, those that the file names, or those that follow from its shape.
-        The device "cuda" stands for all GPUs of the machine. A kernel such as "gaussian:2,0.5,0.5um" (sigma along Z, Y
-        and X) needs the spacing of the samples.
+        The device "cuda" stands for all GPUs of the machine, "cuda:0,cuda:2" for some of them. A kernel such as
+        "gaussian:2,0.5,0.5um" (sigma along Z, Y and X) needs the spacing of the samples.
     region : str or (slice, slice), optional
         Rows and columns of the source whose result is wanted, such as "0:512,:" or (slice(0, 512), slice(None)). The
         filter reads the pixels around it.
@@ -76,7 +76,7 @@ def filter_large(
         Factor of the sums, before they are rounded.
     spacing : mapping, optional
         Distance of the samples in micrometres by the letter of the axis, such as {"Z": 2, "Y": 0.5, "X": 0.5}; by
-        default as the file says.
+        default as the file says. The result gets it, multiplied by strides.
     slices : str, optional
         Suffix such as ".tif": the target is a folder that gets a file for each plane, 0000.tif and so on.
     memory : int, optional
@@ -129,12 +129,14 @@ def filter_large(
         raise TypeError(f"watch={watch!r} must be a function of (finished units, all units, text)")
     there, here = _place(source, "source"), _place(target, "target")
     letters = None if axes is None else Axes(axes.upper()).letters
-    taps, depth = _kernel_for(kernel, there, letters, spacing)
+    distances = None if spacing is None else _checked_spacing(spacing)
+    taps, depth = _kernel_for(kernel, there, letters, distances or {})
     recipe = Recipe(
         taps=taps, depth=depth, channels=channels, border=padding_mode_of(border, "border"), cval=cval,
         stride=pair(stride, "stride"), device=device or "cpu", algorithm=algorithm,
         out_dtype=None if out_dtype is None else np.dtype(out_dtype), magnitude=bool(magnitude), scale=float(scale),
         gray=bool(gray), axes=letters, selection=Selection.of(region=region, channel=channel, z=z, time=time),
+        spacing=distances,
     )  # fmt: skip
     run = LargeFilter(
         there, here if slices is None else _slice_folder(here, slices), recipe, memory=memory, workers=workers
@@ -143,10 +145,10 @@ def filter_large(
 
 
 def _kernel_for(
-    kernel: Any, source: Place, axes: str | None, spacing: Mapping[str, float] | None
+    kernel: Any, source: Place, axes: str | None, spacing: Mapping[str, float]
 ) -> tuple[Array, Depth | None]:
     """Return the kernel of planes and along Z; sigma in a unit of length needs the spacing of the file."""
-    known: dict[str, float | None] = {} if spacing is None else {**_checked_spacing(spacing)}
+    known: dict[str, float | None] = {**spacing}
     if not isinstance(kernel, str):
         return kernel_array(kernel), None
     if set(lengths_along(kernel)) - known.keys():
@@ -155,7 +157,7 @@ def _kernel_for(
     return loaded.values, None if loaded.depth is None else Depth.centred(loaded.depth.tolist())
 
 
-def _checked_spacing(spacing: Any) -> Mapping[str, float]:
+def _checked_spacing(spacing: Any) -> dict[str, float]:
     how = 'a mapping of the letters Z, Y and X to micrometres, such as {"Y": 0.5, "X": 0.5}'
     if not isinstance(spacing, Mapping):
         raise TypeError(f"spacing={spacing!r} must be {how}")
@@ -164,7 +166,7 @@ def _checked_spacing(spacing: Any) -> Mapping[str, float]:
             raise TypeError(f"spacing[{letter!r}]={gap!r} must be a number of micrometres")
         if letter not in ("Z", "Y", "X") or not 0 < gap < np.inf:
             raise ValueError(f"spacing={dict(spacing)!r} must be {how}, each above 0")
-    return spacing
+    return {letter: float(gap) for letter, gap in spacing.items()}
 
 
 def _place(value: Any, name: str) -> Place:

@@ -32,7 +32,7 @@ from convforge.imaging.windowed import (
     place_of,
     suffixes_of,
 )
-from convforge.imaging.windowed.result import check_places, factors_of, letters_of, result_layout
+from convforge.imaging.windowed.result import check_places, factors_of, letters_of, respaced, result_layout
 from convforge.imaging.windowed.selected import Selected
 
 INCOMPLETE, JOURNAL = ".incomplete", ".journal"
@@ -46,7 +46,7 @@ class LargePlan:
     source, target : path or URL
         Arrays of the formats of :mod:`convforge.imaging.windowed`; they may be the same local file.
     recipe : Recipe
-        Its device "cuda" stands for all GPUs of the machine.
+        Its device "cuda" stands for all GPUs of the machine, "cuda:0,cuda:2" for some of them.
     memory : int, optional
         Limit in bytes of all units in work; by default a quarter of the machine's memory.
     workers : int, optional
@@ -57,6 +57,8 @@ class LargePlan:
     Attributes
     ----------
     reader : WindowReader
+    letters : str
+        The axes of the whole file.
     result : Layout
     passes : list of Pass
         The filter, then one for each reduced copy of the result, made of the copy before.
@@ -79,13 +81,13 @@ class LargePlan:
         self.format = self._target_format(formats)
         file = self.reader
         letters = letters_of(self.source, file.layout, recipe.axes)
-        named = bool(recipe.axes or file.layout.axes)
+        self.letters, named = letters, bool(recipe.axes or file.layout.axes)
         if recipe.selection is not None:
             if recipe.depth is not None and recipe.selection.z is not None:
                 raise ValueError("--z goes with filters of planes; one along Z reads all planes")
             self.reader = Selected(file, recipe.selection, letters)
             letters = self.reader.layout.axes
-        source_layout = self.reader.layout
+        source_layout = respaced(self.reader.layout, letters, recipe.spacing or {})
         dtype = recipe.out_dtype or source_layout.dtype
         if not is_sample_dtype(dtype):
             raise ImageError(f"{self.target}: {dtype} is no sample type of an image; choose uint8 or float32")
@@ -109,7 +111,10 @@ class LargePlan:
     def notes(self) -> tuple[str, ...]:
         """Texts for the user to read before the run starts."""
         read = format_of(self.source, self.formats)
-        return (read.source_notes(self.file) if read else ()) + self.format.notes(self.file, self.result)
+        found = self.format.notes(self.file, self.result)
+        if "Z" in (self.recipe.spacing or ()) and "Z" not in self.letters:
+            found += (f"The spacing along Z is not used: the axes of {self.source} are {self.letters}.",)
+        return (read.source_notes(self.file) if read else ()) + found
 
     def _part(self, letters: str) -> tuple[slice, slice] | None:
         """Return the rows and columns of the filter's result that are wanted; None for all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from convforge.imaging.image import MAX_PIXELS, Array, Image, ImageError
 from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of
 from convforge.imaging.pipeline.part import convolved_region, cut, picked
 from convforge.imaging.selection import Selection, SelectionError
+from convforge.imaging.spacing import spaced
 from convforge.imaging.volumes import depth_sums
 from convforge.problem import DTYPES, Conv2dProblem
 from convforge.problem.types import ADDED, is_integer
@@ -64,6 +65,7 @@ class Recipe:
     axes: str | None = None
     depth: Depth | None = None  # a filter along Z, after that of the planes
     selection: Selection | None = None  # the part of the image that is wanted
+    spacing: Mapping[str, float] | None = None  # micrometres by the letter of the axis, instead of the file's
 
     @property
     def _options(self) -> FilterOptions:
@@ -92,8 +94,9 @@ class Recipe:
         return self.out_dtype or image.pixels.dtype
 
     def read(self, path: Path) -> Image:
-        """Read an image, of which the selected channels, depths and times are kept."""
+        """Read an image, of which the selected channels, depths and times are kept, with the named spacing."""
         image = read_image(path, max_pixels=self.max_pixels, axes=self.axes)
+        image = image if self.spacing is None else spaced(image, self.spacing)
         selection = self.selection
         if selection is None:
             return image

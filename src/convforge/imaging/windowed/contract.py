@@ -85,10 +85,16 @@ class Layout:
     alpha: bool = False  # the last band is opacity, which no filter changes
     origin: tuple[int, ...] = ()  # of a result: index of its first sample in the source, along each axis; () is 0
     steps: tuple[int, ...] = ()  # of a result: distance of its samples in samples of the source; () is unknown
+    respaced: str = ""  # of a result: letters of the axes whose spacing the user named, instead of the source's
 
     @property
     def nbytes(self) -> int:
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+    @property
+    def spacing_by_letter(self) -> dict[str, float]:
+        """Distance of the samples in micrometres by the letter of the axis, where it is known."""
+        return {letter: gap for letter, gap in zip(self.axes, self.spacing, strict=False) if gap}
 
 
 class Windows(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +15,10 @@ import numpy as np
 
 from convforge.imaging.axes import Axes, check_clear
 from convforge.imaging.image import ImageError
+from convforge.imaging.replacing import exchange
 from convforge.imaging.windowed.contract import Layout, Place, Url
+
+LENGTHS = "ZYX"  # axes whose samples have a distance in micrometres
 
 MOST_BYTES = 2**62  # of all samples of an image; positions in it are 64-bit integers
 
@@ -37,6 +40,29 @@ def letters_of(path: Place, layout: Layout, named: str | None) -> str:
         raise type(error)(f"{path}: {error}") from error
     check_clear(str(path), layout.shape)
     return {2: "YX", 3: "YXC"}.get(len(layout.shape), "TYXC")
+
+
+def respaced(layout: Layout, letters: str, given: Mapping[str, float]) -> Layout:
+    """Return a layout with the spacing that the user names, in micrometres of the file's samples by letter.
+
+    Other axes keep the spacing of the file, except axes that are no lengths by the `letters`, such as those of times.
+    If the layout has every second plane of the file, the distance of its planes is twice that of the file.
+
+    Examples
+    --------
+    >>> source = Layout((5, 8, 9), np.dtype(np.uint8), spacing=(None, 0.5, 0.5), steps=(2, 1, 1))
+    >>> respaced(source, "ZYX", {"Z": 1.5}).spacing
+    (3.0, 0.5, 0.5)
+    """
+    axes = len(letters)
+    steps = layout.steps or (1,) * axes
+    spacing = tuple(
+        given[letter] * step if letter in given else gap if letter in LENGTHS else None
+        for letter, gap, step in zip(letters, layout.spacing or (None,) * axes, steps, strict=True)
+    )
+    return replace(
+        layout, spacing=spacing if any(spacing) else (), respaced="".join(part for part in letters if part in given)
+    )
 
 
 def result_layout(
@@ -80,6 +106,7 @@ def result_layout(
         tuple(result.values()), dtype, "".join(result), chunks=grid[0], shards=grid[1],
         spacing=tuple(spacing[at] for at in kept) if spacing else (),
         channels=source.channels if result.get("C") == sizes.get("C") else (), alpha=source.alpha,
+        respaced=source.respaced,
     )  # fmt: skip
     origin = dict(zip(letters, source.origin or (0,) * len(letters), strict=True))
     apart = dict(zip(letters, source.steps or (1,) * len(letters), strict=True))
@@ -148,37 +175,54 @@ def check_places(source: Place, target: Place) -> None:
 
 
 def publish(incomplete: Place, place: Place) -> None:
-    """Give a complete result its name; a result that has it is replaced. A URL has it from the beginning."""
+    """Give a complete result its name; a result that has it is replaced. A URL has it from the beginning.
+
+    A folder is exchanged with the one that it replaces in one step. Where that is not possible, the old one is renamed
+    first, so that for a moment no folder has the name. If the process is killed, the old folder stays under another
+    name, and :func:`remove_replaced` removes it.
+    """
     if isinstance(incomplete, Url) or isinstance(place, Url):
         return
     try:
         if not (place.is_dir() and incomplete.is_dir()):
             incomplete.replace(place)
-            remove_replaced(place)
-            return
-        remove_replaced(place)
-        before = _replaced(place)  # a folder replaces only an empty folder
-        place.rename(before)
-        try:
-            incomplete.rename(place)
-        except OSError:
-            before.rename(place)
-            raise
-        remove_replaced(place)
+        elif not exchange(incomplete, place):
+            _rename_both(incomplete, place)
+        remove_replaced(incomplete, place)
     except OSError as error:
         state = "is complete" if incomplete.exists() else "was removed while it was written"
         raise ImageError(f"{place}: cannot be written ({error.strerror or error}); {incomplete} {state}") from error
 
 
+def _rename_both(incomplete: Path, place: Path) -> None:
+    before = _replaced(place)
+    shutil.rmtree(before, ignore_errors=True)
+    place.rename(before)
+    try:
+        incomplete.rename(place)
+    except OSError:
+        before.rename(place)
+        raise
+
+
 def _replaced(place: Path) -> Path:
-    """Return the name of the folder that a result replaces, until it is removed."""
+    """Return the name of the folder that a result replaces, where the two are not exchanged."""
     return place.with_name(f".convforge-{place.name}.old")
 
 
-def remove_replaced(place: Place) -> None:
-    """Remove the folder that a result has replaced; it is left over if the process was killed meanwhile."""
-    if isinstance(place, Path):
-        shutil.rmtree(_replaced(place), ignore_errors=True)
+def remove_replaced(incomplete: Place, place: Place) -> None:
+    """Remove the folder that a published result has replaced."""
+    if isinstance(incomplete, Path) and isinstance(place, Path):
+        for old in (incomplete, _replaced(place)):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def inode_of(place: Place) -> int | None:
+    """Return the number by which a local file or folder is known whatever its name; None if it is not there."""
+    try:
+        return None if isinstance(place, Url) else place.stat().st_ino
+    except OSError:
+        return None
 
 
 def remove(path: Place) -> None:

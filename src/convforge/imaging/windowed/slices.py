@@ -22,7 +22,7 @@ import numpy as np
 
 from convforge.imaging.axes import Axes
 from convforge.imaging.files import WRITABLE_SUFFIXES, check_holds, header_of, read_image, write_image
-from convforge.imaging.image import Array, Image, ImageError, Metadata, alpha_as
+from convforge.imaging.image import Array, Image, ImageError, alpha_as
 from convforge.imaging.windowed.contract import (
     Layout,
     Place,
@@ -33,14 +33,13 @@ from convforge.imaging.windowed.contract import (
     local,
     no_metadata,
 )
+from convforge.imaging.windowed.slice_spacing import kept_spacing, metadata_of_slices, spacing_of_slices
 
 # Decoded planes that a reader keeps, because several windows of a plane are read one after the other.
 CACHED_BYTES = 64 * 2**20
 
 # Least number of digits in the name of a slice.
 DIGITS = 4
-
-MICROMETRES = 1e4  # of a centimetre
 
 
 def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
@@ -82,7 +81,7 @@ class SliceReader:
         shape = (len(self.files), *plane.shape)
         self.layout = Layout(
             shape, plane.dtype, "ZYXC"[: len(shape)], chunks=(1, *plane.shape), shards=(1, *plane.shape),
-            spacing=_spacing(first.metadata, len(shape)), alpha=first.alpha is not None,
+            spacing=spacing_of_slices(self.files[0], first.metadata, len(shape)), alpha=first.alpha is not None,
         )  # fmt: skip
         self._planes = _Cache(self._decoded, max(1, CACHED_BYTES // max(plane.nbytes, 1)))
 
@@ -137,7 +136,7 @@ class SliceWriter:
         sizes = self._axes.sizes(layout.shape)
         self._pages = tuple(sizes[letter] for letter in self._axes.pages)
         self._digits = max(DIGITS, len(str(int(np.prod(self._pages)) - 1)))
-        self._metadata = _metadata(layout)
+        self._metadata = metadata_of_slices(layout, suffix)
 
     def write(self, region: Region, array: Array) -> None:
         stack = self._axes.stack(array)
@@ -245,9 +244,10 @@ def reopen(place: Place, layout: Layout, source: WindowReader, suffix: str) -> S
 
 
 def lost(source: WindowReader, layout: Layout, suffix: str = "") -> tuple[str, ...]:
-    words = no_metadata(source, layout)
-    if _metadata(layout).resolution is not None and suffix != ".npy":
-        words = tuple(word for word in words if word != "spacing")
+    words, kept = no_metadata(source, layout), kept_spacing(layout, suffix)
+    if kept:
+        along_z = ("spacing along Z",) if "Z" in layout.spacing_by_letter.keys() - kept else ()
+        words = tuple(word for word in words if word != "spacing") + along_z
     if layout.channels:
         words += ("names of channels",)
     pages = Axes(layout.axes).pages
@@ -297,23 +297,6 @@ def _with_alpha(image: Image) -> Array:
         return image.pixels
     alpha = alpha_as(image.alpha, image.pixels.dtype)
     return np.dstack([image.pixels, alpha])
-
-
-def _spacing(metadata: Metadata, axes: int) -> tuple[float | None, ...]:
-    """Return the distance of the pixels in micrometres if the resolution is in centimetres, as of a microscope.
-
-    A resolution by the inch is that of a screen or of paper, and says nothing about the sample.
-    """
-    if metadata.resolution is None or metadata.unit != "centimeter":
-        return ()
-    x, y = (float(f"{MICROMETRES / number:.6g}") for number in metadata.resolution)
-    return (None, y, x, None)[:axes]
-
-
-def _metadata(layout: Layout) -> Metadata:
-    spacing = dict(zip(layout.axes, layout.spacing, strict=False))
-    x, y = spacing.get("X"), spacing.get("Y")
-    return Metadata((MICROMETRES / x, MICROMETRES / y), "centimeter") if x and y else Metadata()
 
 
 def _format(suffix: str, suffixes: tuple[str, ...]) -> WindowFormat:

@@ -17,6 +17,7 @@ import numpy as np
 from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import ASSOCIATED
 from convforge.imaging.image import ImageError, Metadata
+from convforge.imaging.spacing import imagej_described, resolution_for
 from convforge.imaging.windowed.byte_ranges import LocalBytes
 from convforge.imaging.windowed.contract import Layout, Place, Url, WindowReader
 from convforge.imaging.windowed.tiff import ome_write
@@ -102,7 +103,7 @@ def _write_pages(file: Any, layout: Layout, source: WindowReader, storage: Stora
     from tifffile import TiffWriter as Structure
 
     known = source if isinstance(source, TiffReader) else None
-    metadata = metadata_of(layout, source)
+    metadata = metadata_of(layout, source, name)
     bands = storage.samples - layout.alpha
     options = tiff_tags.page_options(metadata, bands, big=storage.big, order=storage.order)
     described = description_of(layout, source, storage, name)
@@ -141,11 +142,16 @@ def _write_level(writer: Any, letters: str, shape: tuple[int, ...], storage: Sto
     )
 
 
-def metadata_of(layout: Layout, source: WindowReader) -> Metadata:
-    """Return the metadata of the first page of a result: the source's, with the resolution of the result."""
+def metadata_of(layout: Layout, source: WindowReader, name: str = "") -> Metadata:
+    """Return the metadata of the first page of a result: the source's, with the resolution of the result.
+
+    The resolution is by the centimetre if the user has named the spacing, or if the source tells it in another way. In
+    ImageJ's TIFF it is by the unit of the description.
+    """
     if not isinstance(source, TiffReader):
         return Metadata() if (found := _resolution(layout)) is None else Metadata(found, "centimeter")
     x = layout.axes.index("X")
+    again = set(layout.respaced)
     premultiplied = ASSOCIATED in source.first.extrasamples
     if source.file.is_ndpi:  # whose tags have positions of a form of their own
         metadata = Metadata(*tiff_tags.resolution_of(source.first), left=("the scanner's tags",))
@@ -156,7 +162,12 @@ def metadata_of(layout: Layout, source: WindowReader) -> Metadata:
     if (grid.height, grid.width) != layout.shape[x - 1 : x + 1]:
         kept, lost = exif.without_pixels(exif.main_of(metadata.exif))
         metadata = replace(metadata, exif=exif.pack_block(kept), left=(*metadata.left, *lost))
-    if metadata.pixels_per("inch") is None and not source.file.is_imagej and (found := _resolution(layout)) is not None:
+    stays_imagej = not is_ome(source, name) and source.file.is_imagej and _kept_description(source, _pages(layout))[1]
+    if again and stays_imagej:
+        found = resolution_for(layout.spacing_by_letter, per=1.0)
+        return replace(metadata, resolution=found, unit="none" if found else "inch")
+    unknown = metadata.pixels_per("inch") is None and not stays_imagej
+    if (unknown or again & {"Y", "X"}) and (found := _resolution(layout)) is not None:
         return replace(metadata, resolution=found, unit="centimeter")
     if metadata.resolution is None:
         return metadata
@@ -166,9 +177,7 @@ def metadata_of(layout: Layout, source: WindowReader) -> Metadata:
 
 def _resolution(layout: Layout) -> tuple[float, float] | None:
     """Return samples per centimetre along x and y, or None if the spacing is unknown."""
-    x = layout.axes.index("X")
-    down, across = layout.spacing[x - 1 : x + 1] if layout.spacing else (None, None)
-    return (10000.0 / across, 10000.0 / down) if across and down else None
+    return resolution_for(layout.spacing_by_letter)
 
 
 def is_ome(source: WindowReader, name: str) -> bool:
@@ -188,6 +197,8 @@ def description_of(layout: Layout, source: WindowReader, storage: Storage, name:
     text, kept = "", False
     if known is not None and not known.is_slide:
         text, kept = _kept_description(known, pages)
+        if kept and layout.respaced:
+            text = imagej_described(text, layout.spacing_by_letter)
     if kept or not pages or set(pages) <= {"I"}:
         return text.encode()
     return _note(layout)
@@ -196,7 +207,7 @@ def description_of(layout: Layout, source: WindowReader, storage: Storage, name:
 def _note(layout: Layout) -> bytes:
     """Return tifffile's description of an array: shape, axes, distance of planes, channels."""
     note: dict[str, Any] = {"shape": layout.shape, "axes": layout.axes}
-    depth = dict(zip(layout.axes, layout.spacing, strict=False)).get("Z")
+    depth = layout.spacing_by_letter.get("Z")
     note |= {"spacing": depth, "unit": "um"} if depth else {}
     note |= {"Channel": {"Name": layout.channels}} if layout.channels else {}
     return json.dumps(note).encode()

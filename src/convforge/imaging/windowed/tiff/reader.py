@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convforge.imaging.formats import exif, tiff_tags
@@ -24,8 +26,9 @@ from convforge.imaging.windowed.contract import Layout, Place, Region
 from convforge.imaging.windowed.tiff import directories as td
 from convforge.imaging.windowed.tiff.codec_headers import JPEG
 from convforge.imaging.windowed.tiff.directories import TiffBytes, open_tiff
+from convforge.imaging.windowed.tiff.ome_xml import read_ome
 from convforge.imaging.windowed.tiff.segments import Segments, check_page, check_stored, read_window
-from convforge.imaging.windowed.tiff.series import SLIDES, series_of
+from convforge.imaging.windowed.tiff.series import SLIDES, asked, series_of
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -114,6 +117,21 @@ class TiffReader:
             tiff, source, page = self.series.planes.at(plane)
             if page >= 0:
                 check_stored(tiff, source, page, self.segments)
+
+
+def spacing_of_slice(path: Path) -> Mapping[str, float]:
+    """Return the distances in micrometres by axis that a file of one plane tells, along Z too; {} if it is damaged.
+
+    Unlike a reader, it opens no further files of an OME-TIFF, which may be as many as the slices.
+    """
+    try:
+        tiff = open_tiff(path, open_bytes(path))
+        file = open_tifffile(tiff)
+        if file.is_ome:
+            return read_ome(asked(tiff, lambda: file.pages.first.description), path.name).spacing
+        return series_of(tiff, file).spacing
+    except ImageError:
+        return {}
 
 
 def open_tifffile(tiff: TiffBytes) -> TiffFile:

@@ -274,8 +274,8 @@ def _imagej(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, cou
     unit = ome_xml.MICROMETRES.get(str(given.get("unit", "")).replace("\\u00B5", "µ"))
     spacing = dict(series.spacing)
     if unit is not None:
-        resolution, _ = tiff_tags.resolution_of(series.first)
-        spacing = {} if resolution is None else {"X": unit / resolution[0], "Y": unit / resolution[1]}
+        across, down = tiff_tags.resolution_of(series.first)[0] or (1.0, 1.0)  # ImageJ's default
+        spacing = {"X": unit / across, "Y": unit / down}
         depth = given.get("spacing")
         spacing |= {"Z": float(depth) * unit} if isinstance(depth, int | float) and depth > 0 else {}
     return replace(series, pages=pages if math.prod(pages.values()) == count else {"I": count}, spacing=spacing)
@@ -324,7 +324,7 @@ def _undivided(tiff: TiffBytes, series: Series, tables: Tables, count: int) -> S
 def _spacing_by_resolution(first: TiffPage) -> dict[str, float]:
     """Return the spacing by the resolution in centimetres; in inches it is that of a print, often 72 by default."""
     resolution, unit = tiff_tags.resolution_of(first)
-    if resolution is None or unit != "centimeter" or first.is_imagej:
+    if resolution is None or unit != "centimeter":
         return {}
     return {"X": 1e4 / resolution[0], "Y": 1e4 / resolution[1]}
 

@@ -264,7 +264,7 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     parts = {
         "attributes": source.attributes and layout.shape != before.shape,
         "reduced copies (the pyramid)": before.levels and not layout.levels,
-        "spacing": any(before.spacing) and not any(layout.spacing) and image is None,
+        "spacing": (any(before.spacing) or layout.respaced) and not any(layout.spacing) and image is None,
         "the role of the last band as opacity": layout.alpha,
         "names of channels": before.channels and not layout.channels and image is None,
     }

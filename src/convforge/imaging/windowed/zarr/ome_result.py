@@ -12,7 +12,7 @@ import numpy as np
 from convforge.imaging.axes import Axes
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.contract import Layout, Place
-from convforge.imaging.windowed.zarr.ome import OmeImage
+from convforge.imaging.windowed.zarr.ome import MICROMETRES, OmeImage
 
 TYPES = {"T": "time", "C": "channel", "S": "channel", "Z": "space", "Y": "space", "X": "space"}
 NAMES = {"S": "c"}  # the bands of pixels are channels
@@ -118,14 +118,16 @@ def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths:
     """
     kept = kept_axes(source, layout) if image.axes else None
     version = image.version
-    if version.startswith(("0.1", "0.2")) and len(layout.shape) != len("tczyx"):
-        version, kept = "0.4", None  # the older versions have five axes
+    older = version.startswith(("0.1", "0.2")) and len(layout.shape) != len("tczyx")  # they have five axes
+    if older or (version < "0.4" and layout.respaced):  # versions before 0.4 have no spacing
+        version, kept = "0.4", None
     named = image.multiscale.get("name")
     multiscale: dict[str, Any] = {"name": named} if isinstance(named, str) else {}
     if kept is None:
         axes, scale = new_axes(layout), tuple(side or 1.0 for side in layout.spacing) or (1.0,) * len(layout.shape)
         translations = None
     else:
+        image = _respaced(image, layout, kept)
         axes, own = [dict(image.axes[at]) for at in kept], image.levels[0].scale or (1.0,) * len(image.axes)
         strides = _strides(source, layout, kept)
         scale = tuple(own[at] * stride for at, stride in zip(kept, strides, strict=True))
@@ -142,9 +144,18 @@ def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths:
 
 
 def new_attributes(name: str, source: Layout, layout: Layout, paths: Sequence[str]) -> dict[str, Any]:
-    """Return the attributes of a new image of version 0.5, which has the spacing and the channels of its layout."""
+    """Return the attributes of a new image of version 0.5, which has the spacing and the channels of its layout.
+
+    The position of its first sample is that in the source.
+    """
     scale = tuple(side or 1.0 for side in layout.spacing) or (1.0,) * len(layout.shape)
-    datasets = _datasets(paths, scale, None, layout, bare=False)
+    begins = [
+        index * side / step if TYPES.get(letter) in ("space", "time") else 0.0
+        for letter, index, side, step in zip(
+            layout.axes, layout.origin or (0,) * len(scale), scale, layout.steps or (1,) * len(scale), strict=True
+        )
+    ]
+    datasets = _datasets(paths, scale, [begins] * len(paths) if any(begins) else None, layout, bare=False)
     multiscale = {"name": name, "axes": new_axes(layout), "datasets": datasets}
     return _attributes("0.5", multiscale, _omero(source, layout), nested=True)
 
@@ -172,6 +183,38 @@ def _omero(source: Layout, layout: Layout) -> dict[str, Any] | None:
             for at, label in enumerate(layout.channels)
         ]
     }
+
+
+def _respaced(image: OmeImage, layout: Layout, kept: tuple[int, ...]) -> OmeImage:
+    """Return the image with the spacing that the user has named; its axes keep their units, if these are lengths.
+
+    Positions are those of the same samples, so they change as the spacing does.
+    """
+    if not layout.respaced:
+        return image
+    count = len(image.axes)
+    axes, own = [dict(axis) for axis in image.axes], list(image.levels[0].scale or (1.0,) * count)
+    whole, ratios, more = list(image.whole.scale or (1.0,) * count), [1.0] * count, [1.0] * count
+    for at, origin in enumerate(kept):
+        if layout.axes[at] not in layout.respaced:
+            continue
+        axis, gap = axes[origin], (layout.spacing[at] or 1.0) / (layout.steps[at] if layout.steps else 1)
+        unit = MICROMETRES.get(str(axis.get("unit"))) if axis.get("type") == "space" else None
+        if unit is None:
+            axis |= {"type": "space", "unit": "micrometer"}
+        before, own[origin] = own[origin], gap / (unit or 1.0)
+        ratios[origin] = own[origin] / (before * whole[origin]) if before * whole[origin] else 1.0
+        more[origin], whole[origin] = whole[origin], 1.0
+
+    def moved(translation: tuple[float, ...] | None, by: list[list[float]]) -> tuple[float, ...] | None:
+        return translation and tuple(float(np.prod([at, *steps])) for at, *steps in zip(translation, *by, strict=True))
+
+    levels = tuple(replace(level, translation=moved(level.translation, [ratios, more])) for level in image.levels)
+    levels = (replace(levels[0], scale=tuple(own)), *levels[1:])  # the others follow from their sizes
+    of_all = replace(
+        image.whole, scale=image.whole.scale and tuple(whole), translation=moved(image.whole.translation, [ratios])
+    )
+    return replace(image, axes=tuple(axes), levels=levels, whole=of_all)
 
 
 def _strides(source: Layout, layout: Layout, kept: tuple[int, ...]) -> list[float]:
