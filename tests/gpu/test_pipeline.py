@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,27 @@ def test_pinned_memory_is_page_locked_and_given_back() -> None:
     del part
     assert driver.cuMemHostGetFlags(address)[0] != locked
     assert runtime.pinned(0).size == 0
+
+
+def test_memory_in_use_is_page_locked_until_it_is_freed() -> None:
+    from cuda.bindings import driver
+
+    runtime, locked = gpu(), driver.CUresult.CUDA_SUCCESS
+    memory = np.frombuffer(mmap.mmap(-1, 50_000_000), np.uint8)
+    memory[...] = 3
+    address = memory.ctypes.data
+    assert driver.cuMemHostGetFlags(address)[0] != locked
+    runtime.pin(memory)
+    assert driver.cuMemHostGetFlags(address)[0] == locked
+    there, part = runtime.allocate(50_000_000), memory[:50_000_000].view(np.uint32)
+    del memory
+    part[...] = 5
+    runtime.begin_copy(there, part.view(np.uint8))
+    runtime.synchronize()
+    assert (runtime.download(there) == np.array([5, 0, 0, 0] * 12_500_000, np.uint8)).all()
+    assert driver.cuMemHostGetFlags(address)[0] == locked, "a view keeps it"
+    del part
+    assert driver.cuMemHostGetFlags(address)[0] != locked
 
 
 def test_copies_of_other_bytes_are_refused() -> None:

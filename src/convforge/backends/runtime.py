@@ -111,6 +111,10 @@ class Runtime(Protocol):
         """Return page-locked host memory, from which the device can copy in the background; aligned to 64 bytes."""
         return self.allocate(nbytes)  # type: ignore[no-any-return]
 
+    def pin(self, array: NDArray[np.uint8]) -> None:
+        """Page-lock host memory, whole pages of its own, until it is freed; by default it does nothing."""
+        return
+
     def begin_copy(self, target: Any, source: Any, stream: Any = None) -> None:
         """Begin to copy between a contiguous pinned and a contiguous device array; both must live until it is done."""
         np.copyto(target, source)

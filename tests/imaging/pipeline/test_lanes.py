@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from convforge.backends.cpu import cpu_runtime
 from convforge.backends.emulator import why_absent
 from convforge.backends.emulator.runtime import emulator_runtime
 from convforge.call.dispatch import find_plan
-from convforge.imaging.pipeline.lanes import GRAIN, LANES, Clock, DeviceLane, HostLane, Stage, lanes_of
+from convforge.imaging.pipeline.lanes import GRAIN, LANES, Clock, DeviceLane, HostLane, HostRing, Stage, lanes_of
 from convforge.problem import Conv2dProblem, parse_problem
 
 RANDOM = np.random.default_rng(21)
@@ -207,3 +208,23 @@ def test_every_lane_of_the_emulator_gives_the_same(method: str) -> None:
     for out, seconds in outs:
         np.testing.assert_array_equal(out, expected)
         assert seconds.keys() == {"upload", "filter", "download"}
+
+
+def test_the_ring_lends_arrays_again_and_pins_each_once() -> None:
+    locked: list[int] = []
+    runtime: Any = SimpleNamespace(pin=lambda memory: locked.append(memory.nbytes))
+    ring = HostRing(runtime, 5000)
+    one, other = ring.take((10, 25), np.uint16), ring.take((5000,), np.uint8)
+    assert not np.shares_memory(one, other)
+    assert one.ctypes.data % mmap.PAGESIZE == other.ctypes.data % mmap.PAGESIZE == 0
+    one[...], other[...] = 7, 9
+    address = one.ctypes.data
+    for array in (one, other, one):
+        ring.pin(array)
+    ring.give(one)
+    ring.give(np.zeros(3))  # not its own
+    again = ring.take((1000,), np.float32)
+    assert again.ctypes.data == address
+    ring.pin(again)
+    assert locked == [5000, 5000]
+    assert (other == 9).all()

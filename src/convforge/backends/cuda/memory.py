@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,10 +120,7 @@ class _Pinned:
     def __init__(self, nbytes: int) -> None:
         from cuda.bindings import driver
 
-        status, pointer = driver.cuMemHostAlloc(nbytes, driver.CU_MEMHOSTALLOC_PORTABLE)
-        if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise MemoryError(f"the host has no {nbytes} bytes left that can be page-locked")
-        address = int(checked((status, pointer)))
+        address = int(_page_locked(nbytes, driver.cuMemHostAlloc(nbytes, driver.CU_MEMHOSTALLOC_PORTABLE)))
         self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
         weakref.finalize(self, driver.cuMemFreeHost, address).atexit = False
 
@@ -130,3 +128,20 @@ class _Pinned:
 def pinned(nbytes: int) -> NDArray[np.uint8]:
     """Allocate page-locked host memory, aligned to a page; slow. ``MemoryError`` if there is too little."""
     return np.asarray(_Pinned(nbytes)) if nbytes else np.empty(0, np.uint8)
+
+
+def page_lock(array: NDArray[np.uint8]) -> None:
+    """Page-lock memory that exists, for all GPUs. ``MemoryError`` if there is too little."""
+    from cuda.bindings import driver
+
+    flags = driver.CU_MEMHOSTREGISTER_PORTABLE
+    _page_locked(array.nbytes, driver.cuMemHostRegister(array.ctypes.data, array.nbytes, flags))
+
+
+def _page_locked(nbytes: int, answer: tuple[Any, ...]) -> Any:
+    """Return the value of the driver's answer to a wish for page-locked memory."""
+    from cuda.bindings import driver
+
+    if answer[0] == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        raise MemoryError(f"the host has no {nbytes} bytes left that can be page-locked")
+    return checked(answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from convforge.backends.cuda.compiler import Compiled, compile_kernel, compile_k
 from convforge.backends.cuda.driver import CudaError, Launcher, call, checked, context_getter, encoded, while_capturing
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
-from convforge.backends.cuda.memory import Pool, pinned
+from convforge.backends.cuda.memory import Pool, page_lock, pinned
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
@@ -262,6 +263,16 @@ class CudaRuntime(Runtime):
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         with self.current():
             return pinned(nbytes)
+
+    def pin(self, array: NDArray[np.uint8]) -> None:
+        """Page-lock host memory that is in use already: faster than :meth:`pinned`, and other threads may go on."""
+        with self.current():
+            page_lock(array)
+        weakref.finalize(array, self._unpin, array.ctypes.data).atexit = False
+
+    def _unpin(self, address: int) -> None:
+        with self.current():
+            call("cuMemHostUnregister", address)
 
     def begin_copy(self, target: Any, source: Any, stream: Any = None) -> None:
         to, from_ = _block(target), _block(source)

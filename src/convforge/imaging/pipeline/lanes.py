@@ -7,6 +7,7 @@ of the largest image and are reused. On the CPU nothing is copied.
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -83,7 +84,7 @@ class Lane(Protocol):
         """Return the result of the last stage, and add the seconds of each step to the clock.
 
         Each stage reads the result of the one before, in the shape that its problem gives. With `out`, the result is
-        written to it, and on a GPU both arrays are of a :class:`HostRing`; else it is new.
+        written to it, and on a GPU both arrays are of a :class:`HostRing`, pinned; else it is new.
         """
 
 
@@ -202,27 +203,32 @@ class _Buffers:
 class HostRing:
     """Host arrays that are used again and again: new memory costs more than the copy of an image into it.
 
-    The arrays of a GPU are pinned, so that copies to and from it need no further copy. `nbytes` are the bytes of the
-    largest array. Thread-safe.
+    The arrays of a GPU are page-locked by the first thread that copies them to it or from it, while others read into
+    more of them. `nbytes` are the bytes of the largest array. Thread-safe.
     """
 
     def __init__(self, runtime: Runtime, nbytes: int) -> None:
-        self._runtime, self._nbytes = runtime, nbytes
+        self._runtime, self._nbytes = runtime, max(nbytes, 1)
         self._free: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}
+        self._pinned: set[int] = set()
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Lend an array, whose content is undefined."""
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         with self._lock:
-            memory = self._free.pop() if self._free else None
-        if memory is None:
-            memory = self._runtime.pinned(self._nbytes)
-        with self._lock:
+            memory = self._free.pop() if self._free else np.frombuffer(mmap.mmap(-1, self._nbytes), np.uint8)
             self._lent[_address(memory)] = memory
         array: NDArray[Any] = memory[:nbytes].view(dtype).reshape(shape)
         return array
+
+    def pin(self, array: NDArray[Any]) -> None:
+        """Page-lock a lent array for copies to and from a GPU, if it is not yet."""
+        address = _address(array)
+        if address not in self._pinned:
+            self._runtime.pin(self._lent[address])
+            self._pinned.add(address)
 
     def give(self, array: NDArray[Any]) -> None:
         """Take an array back; one that is not of this ring is left alone."""
