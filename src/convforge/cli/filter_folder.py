@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections import Counter
@@ -19,7 +20,7 @@ from convforge.cli.filter_large import is_large
 from convforge.cli.filter_places import is_folder_of_images, names_an_image
 from convforge.cli.filter_report import count_of, kernel_text, line, reason_of
 from convforge.cli.filter_streams import STREAM
-from convforge.cli.output import Failure, plain_table, progress
+from convforge.cli.output import Failure, plain_table, progress, shown
 
 if TYPE_CHECKING:
     from convforge.imaging.kernels import Kernel
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
 Failures = list[tuple[str, str]]
 """Names of images and the reasons why they failed."""
 
-# Fields of a recipe on which no pixel of a result depends.
-LIMITS = ("max_pixels",)
+# Names of options whose fields of a recipe have other names; those without a name change no pixel of a result.
+OPTIONS = {
+    "taps": "--kernel", "depth": "--kernel along Z", "algorithm": "--method", "magnitude": "--abs", "max_pixels": "",
+    "selection": "--region, --channel, --z or --time",
+}  # fmt: skip
 
 
 def filter_folder(
@@ -127,7 +131,8 @@ def _make(out: Path) -> None:
 def _end(failures: Failures) -> None:
     """Print the failures; with any, the exit code is 1."""
     for name, reason in failures:
-        typer.echo(f"convforge: {reason if name in reason else f'{name}: {reason}'}", err=True)
+        known = " ".join(name.split()) in reason
+        typer.echo(f"convforge: {shown(reason if known else f'{name}: {reason}')}", err=True)
     if failures:
         raise typer.Exit(1)
 
@@ -155,7 +160,7 @@ def _filter_listing(
     runtime = runtime_of(recipe.device)
     journal = FolderJournal(out, _options(recipe))
     if journal.differs:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in journal.differs)
+        names = ", ".join(journal.differs)
         typer.echo(f"convforge: {out}: an unfinished run differs in {names}; all images are filtered again", err=True)
     clock = Clock()
     begin = perf_counter()
@@ -179,12 +184,15 @@ def _filter_listing(
 
 
 def _options(recipe: Recipe) -> dict[str, str]:
-    """Return what the results of a recipe depend on, by the names of its fields."""
+    """Return what the results of a recipe depend on, by the names of the options."""
     from convforge import __version__
 
-    values = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name not in LIMITS}
-    taps = (recipe.taps.shape, recipe.taps.dtype.name, recipe.taps.tobytes().hex())
-    return {name: str(value) for name, value in {**values, "taps": taps, "version": __version__}.items()}
+    found = {"the version of convforge": __version__}
+    for field in fields(recipe):
+        if name := OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}"):
+            found[name] = str(getattr(recipe, field.name))
+    kernel = repr((recipe.taps.shape, recipe.taps.dtype.name, recipe.taps.tobytes()))
+    return {**found, "--kernel": hashlib.sha256(kernel.encode()).hexdigest()}
 
 
 def _run(

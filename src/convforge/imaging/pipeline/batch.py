@@ -118,7 +118,7 @@ class Batch:
                 continue
             source = Path(job.source)
             try:
-                size = self._demand.of(source)
+                size = self._demand.of(source, job.target)
             except (ValueError, OSError):  # reported when it is read
                 size = Size()
             if (needed := size.item + len(self._lanes) * size.lane) <= self._memory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,35 @@ from convforge.problem import Conv2dProblem
 # Workspaces are looked up for sides rounded up to multiples of this many pixels: to plan each size takes longer.
 GRAIN = 256
 
+# Share that is added for what is not counted: buffers of the libraries, and free memory that the C library keeps.
+MARGIN = 0.1
+
+
+class Codec(NamedTuple):
+    """Memory of a format's reader in copies of the file and of the samples, and of its writer in copies of the result.
+
+    The reader's samples are those of the image itself, and the most of: the decoder's, those without alpha, those in
+    the byte order of the machine, those that are upright, those of stacked pages. The writer has copies of the encoded
+    result, which may be as large as the result, and up to `block` bytes.
+    """
+
+    file: float
+    samples: float
+    encoded: float
+    block: int = 0
+
+
+JPEG = Codec(1, 3.4, 1.4)  # Pillow holds RGB in 4 bytes, and joins it from pieces
+TIFF = Codec(1, 3, 1)
+CODECS = {
+    ".png": Codec(2, 2, 2),
+    ".jpg": JPEG,
+    ".jpeg": JPEG,
+    ".tif": TIFF,
+    ".tiff": TIFF,
+    ".npy": Codec(0, 2, 0, 2**24),  # numpy.save writes blocks of 16 MiB
+}
+
 
 class Demand:
     """The host memory of images that a recipe filters as a whole."""
@@ -26,32 +56,37 @@ class Demand:
         self._on_host = runtime_of(recipe.device).facts.backend == "cpu"
         self._workspace = lru_cache(maxsize=1024)(self._workspace_of)
 
-    def of(self, path: Path) -> Size:
-        """Return the memory that a file takes; ``ValueError`` if it cannot be read or filtered."""
-        return self.of_declared(declared_of(path, axes=self._recipe.axes), path.stat().st_size)
+    def of(self, source: Path, target: Path) -> Size:
+        """Return the memory that a file takes on its way to another; ``ValueError`` if it cannot be filtered."""
+        found = declared_of(source, axes=self._recipe.axes)
+        reader, writer = CODECS[source.suffix.lower()], CODECS[target.suffix.lower()]
+        return self._of_declared(found, source.stat().st_size, reader, writer)
 
-    def of_declared(self, found: Declared, file_bytes: int) -> Size:
+    def _of_declared(self, found: Declared, file_bytes: int, reader: Codec, writer: Codec) -> Size:
         """Return the memory of an image in a file of `file_bytes`: the most of its three stages."""
-        recipe = self._recipe
-        raw = found.nbytes
-        pixels = found.pages * found.height * found.width
+        recipe, raw = self._recipe, found.nbytes
         bands = recipe.filtered_bands(found.bands)
-        # The file, the decoder's pixels, and copies without alpha, upright, in native byte order or of stacked pages.
-        reading = 2 * file_bytes + 3 * raw
-        if bands != found.bands:  # gray is summed in float64
-            reading = max(reading, raw + pixels * (2 * 8 + found.dtype.itemsize))
-        computable = found.dtype.name in COMPUTABLE
-        is_copied = bands != found.bands or not computable
-        problem = self._problem(found._replace(bands=bands, dtype=found.dtype if computable else np.dtype(float)))
-        stack, sums = _bytes(problem.x_shape, problem.x_dtype), _bytes(problem.out_shape, problem.out_dtype)
-        copied = stack if is_copied else 0
+        is_gray, is_computable = bands != found.bands, found.dtype.name in COMPUTABLE
+        x_dtype = found.dtype if is_computable else np.dtype(np.float64)
+        problem = self._problem(found._replace(bands=bands, dtype=x_dtype))
+        stack, sums = (
+            _bytes(shape, np.dtype(dtype))
+            for shape, dtype in ((problem.x_shape, problem.x_dtype), (problem.out_shape, problem.out_dtype))
+        )
+        copied = stack if is_gray or not is_computable else 0
+        reading = reader.file * file_bytes + reader.samples * raw
+        if is_gray:  # summed in float64
+            luma = found.pages * found.height * found.width * np.dtype(np.float64).itemsize
+            reading = max(reading, raw + 2 * luma + copied)
         filtering = raw + copied + sums + self._workspace(_rounded(problem))
         dtype = recipe.out_dtype or found.dtype
-        alpha = sums // problem.k // np.dtype(problem.out_dtype).itemsize * dtype.itemsize if found.alpha else 0
-        result = sums // np.dtype(problem.out_dtype).itemsize * dtype.itemsize
-        # The result in its type, with alpha, in the encoder's pixels (4 bytes for RGB in JPEG), and encoded twice.
-        writing = raw + sums + result + 2 * alpha + 4 * (result + alpha)
-        return Size(max(reading, filtering, writing), 0 if self._on_host else stack + sums)
+        result = _bytes(problem.out_shape, dtype)
+        is_converted = recipe.magnitude or recipe.scale != 1 or dtype.name not in COMPUTABLE
+        alpha = result // problem.k if found.alpha else 0
+        encoding = alpha + (result + alpha) * bool(alpha) + writer.encoded * (result + alpha)
+        writing = raw + sums + result * is_converted + encoding + min(result, writer.block)
+        most = max(reading, filtering, writing)
+        return Size(int(most * (1 + MARGIN)), 0 if self._on_host else stack + sums)
 
     def _problem(self, found: Declared) -> Conv2dProblem:
         stack = np.broadcast_to(np.zeros((), found.dtype), (found.pages, found.height, found.width, found.bands))
@@ -71,5 +106,5 @@ def _rounded(problem: Conv2dProblem) -> Conv2dProblem:
     return problem.replace(h=-(-problem.h // GRAIN) * GRAIN, w=-(-problem.w // GRAIN) * GRAIN)
 
 
-def _bytes(shape: tuple[int, ...], dtype: str) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+def _bytes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
