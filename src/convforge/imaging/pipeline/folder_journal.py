@@ -85,13 +85,15 @@ class FolderJournal:
         assert self._file is not None
         self._file.seek(0)
         text = self._file.read()
-        head, *lines = text[: text.rfind(b"\n") + 1].split(b"\n")
+        whole = text.rfind(b"\n") + 1  # the last line may be without its end
+        head, *lines = text[:whole].split(b"\n")
         try:
             before = dict(json.loads(head))
-        except ValueError:  # new, or its first line was not completed
+        except (ValueError, TypeError):  # new, or its first line was not completed
             before = {}
         if before == options:
-            self._file.truncate(len(text[: text.rfind(b"\n") + 1]))  # a line without its end
+            if whole < len(text):
+                self._file.truncate(whole)
             for line in lines:
                 with suppress(ValueError, TypeError):  # a damaged line: its image is filtered again
                     source, target, *facts = json.loads(line)
