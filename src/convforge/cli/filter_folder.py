@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sys
@@ -177,10 +178,15 @@ def _filter_listing(
         line("part", str(recipe.selection))
     before = f"; {done.before} were finished before" if done.before else ""
     failed = f"; {len(done.failed)} failed" if done.failed else ""
-    line("out", f"{out}: {count_of(len(done.written), 'image')}{before}{failed}")
+    rest = len(listing.jobs) - done.before - len(done.written) - len(done.failed)
+    not_begun = f"; {rest} not begun" if rest else ""
+    line("out", f"{out}: {count_of(len(done.written), 'image')}{before}{failed}{not_begun}")
     line("kernel", kernel_text(kernel, recipe))
     _print_folder(folder, done.written, seconds, shares)
-    return [(str(place), reason) for place, reason in sorted(done.failed.items(), key=lambda each: str(each[0]))]
+    failures = [(str(place), reason) for place, reason in sorted(done.failed.items(), key=lambda each: str(each[0]))]
+    if rest:
+        failures.append((str(out), "the disk is full; make room, and the same command does the rest"))
+    return failures
 
 
 def _options(recipe: Recipe) -> dict[str, str]:
@@ -205,7 +211,7 @@ def _run(
 
     left = [job for job in listed if not journal.has(*job)]
     done = _Done({}, {}, len(listed) - len(left))
-    finished = False
+    finished = is_warned = False
     try:
         with interrupts() as interrupted, progress(measuring=False) as bar:
 
@@ -213,8 +219,10 @@ def _run(
                 bar(done.before + len(done.written) + len(done.failed), len(listed), label)
 
             def watch(run: LargeFilter) -> Watch:
-                if warning := disk_warning(run, 0):
-                    typer.echo(f"convforge: {warning}", err=True)
+                nonlocal is_warned
+                if not is_warned and (warning := disk_warning(run, 0)):
+                    is_warned = True
+                    typer.echo(f"convforge: {shown(warning)}", err=True)
                 return lambda count, total, rate: show(f"{run.target.name}: {count}/{total} units")
 
             batch = Batch(
@@ -229,10 +237,12 @@ def _run(
                         done.written[job.source] = future.result()
                     except (ValueError, OSError, MemoryError) as error:
                         done.failed[job.source] = reason_of(error, recipe)
+                        if _is_disk_full(error):
+                            batch.stop()
                     show()
                     if interrupted():
                         raise KeyboardInterrupt
-            finished = not done.failed
+            finished = not done.failed  # images that were not begun follow a failure
     except KeyboardInterrupt as stop:
         count = f"{done.before + journal.recorded} of {len(listed)} images were filtered"
         rest = journal.fault or "the same command does the rest"
@@ -241,6 +251,17 @@ def _run(
     finally:
         journal.close(finished=finished)
     return done
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """True if an error, or what has caused it, is a full disk or a quota that is used up."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        seen.add(id(error))  # an error may be its own cause
+        error = error.__cause__
+    return False
 
 
 def _print_folder(folder: Path | None, written: dict[Place, Written], seconds: float, shares: Sequence[Share]) -> None:

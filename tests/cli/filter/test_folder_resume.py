@@ -184,7 +184,7 @@ def test_several_files_are_continued_too(folder: Path, tmp_path: Path, run: Call
 def test_a_full_disk_ends_no_run_and_the_next_does_the_rest(
     folder: Path, tmp_path: Path, run: Callable[..., Ran], done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full after four images."""
+    """The disk is full after four images; no further one begins."""
     out, sync, left = tmp_path / "out", os.fsync, [4]
 
     def full(handle: int) -> None:
@@ -194,11 +194,13 @@ def test_a_full_disk_ends_no_run_and_the_next_does_the_rest(
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    ran = run(folder, out, *WORDS)
-    assert ran.line("out") == f"{out}: 4 images; 4 failed"
-    assert ran.err.count("No space left on device") == 4
+    ran = run(folder, out, *WORDS, "--recursive", "--jobs", 1)
+    assert ran.line("out").startswith(f"{out}: 4 images; ")
+    assert ran.line("out").endswith(" not begun")
+    assert ran.err.endswith("the disk is full; make room, and the same command does the rest\n")
     monkeypatch.setattr(os, "fsync", sync)
-    assert done(folder, out, *WORDS).line("out") == f"{out}: 4 images; 4 were finished before"
+    ran = done(folder, out, *WORDS, "--recursive")
+    assert ran.line("out") == f"{out}: 8 images; 4 were finished before"
 
 
 def test_names_of_any_bytes_are_continued_and_printed_in_a_line(

@@ -81,6 +81,7 @@ class Batch:
         self._recipe, self._clock, self._journal = recipe, clock, journal
         self._workers, self._memory, self._in_units, self._watch = workers, memory, in_units, watch
         self._demand = Demand(recipe)
+        self._is_stopped = False
         self._lanes = lanes_of(runtime_of(recipe.device))
         self._convolver, self._inside = recipe.convolver(clock), Clock()  # times of parts of a stage are not reported
 
@@ -103,6 +104,8 @@ class Batch:
         finally:
             done.close()
         for job in large:
+            if self._is_stopped:
+                return
             future = Future[Written]()
             try:
                 future.set_result(self._run_in_units(job))
@@ -110,9 +113,15 @@ class Batch:
                 future.set_exception(error)
             yield job, future
 
+    def stop(self) -> None:
+        """Begin no further image; those in work are finished and yielded."""
+        self._is_stopped = True
+
     def _tasks(self, jobs: Sequence[Job], large: list[Job]) -> Iterator[_Task]:
         """Yield the jobs that are done in memory; append the others to `large`."""
         for job in jobs:
+            if self._is_stopped:
+                return
             if isinstance(job.source, Url) or self._in_units(job):
                 large.append(job)
                 continue
@@ -140,7 +149,7 @@ class Batch:
         except ImageError as error:
             return error
         return ImageError(
-            f"{source}: takes {needed / 1e6:.0f} MB of memory, and the limit is {self._memory / 1e6:.0f} MB; allow "
+            f"{source}: takes {-(-needed // 10**6)} MB of memory, and the limit is {self._memory / 1e6:.0f} MB; allow "
             "more (--memory), or convert it to TIFF and write TIFF, which is filtered in parts"
         )
 
