@@ -132,7 +132,7 @@ def _make(out: Path) -> None:
 def _end(failures: Failures) -> None:
     """Print the failures; with any, the exit code is 1."""
     for name, reason in failures:
-        known = " ".join(name.split()) in reason
+        known = reason.startswith(" ".join(name.split()))
         typer.echo(f"convforge: {shown(reason if known else f'{name}: {reason}')}", err=True)
     if failures:
         raise typer.Exit(1)
