@@ -231,8 +231,9 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
     if is_folder_of_images(there) and not volume and not is_stack(there, here):
         refuse_several(recipe.device, f"the images of {source} are filtered one by one")
         filter_folder(
-            there, local(here), kernel, recipe, recursive=options.recursive, suffix=options.suffix, jobs=options.threads
-        )
+            there, local(here), kernel, recipe, recursive=options.recursive, suffix=options.suffix,
+            jobs=options.threads, memory=options.memory,
+        )  # fmt: skip
     elif is_large(there, here, options.memory, recipe.max_pixels, volume=volume, spacing=recipe.spacing):
         what = "one stack" if is_folder_of_images(there) else "one image"
         options.refuse("--recursive", why=f"a folder of images; {source} is {what}")

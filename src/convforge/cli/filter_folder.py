@@ -2,43 +2,58 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from convforge.cli.filter_large import filter_large, is_large
+from convforge.cli.filter_forecast import disk_warning
+from convforge.cli.filter_large import is_large
 from convforge.cli.filter_places import is_folder_of_images, names_an_image
 from convforge.cli.filter_report import count_of, kernel_text, line, reason_of
 from convforge.cli.filter_streams import STREAM
-from convforge.cli.output import Failure, plain_table, progress
+from convforge.cli.output import Failure, plain_table, progress, shown
 
 if TYPE_CHECKING:
     from convforge.imaging.kernels import Kernel
-    from convforge.imaging.pipeline.folder import Listing, Share, Written
+    from convforge.imaging.pipeline.folder import Job, Listing, Share, Written
+    from convforge.imaging.pipeline.folder_journal import FolderJournal
     from convforge.imaging.pipeline.lanes import Clock
+    from convforge.imaging.pipeline.large import LargeFilter, Watch
     from convforge.imaging.pipeline.recipe import Recipe
     from convforge.imaging.windowed import Place
 
 Failures = list[tuple[str, str]]
 """Names of images and the reasons why they failed."""
 
+# Names of options whose fields of a recipe have other names; those without a name change no pixel of a result.
+OPTIONS = {
+    "taps": "--kernel", "depth": "--kernel along Z", "algorithm": "--method", "magnitude": "--abs", "max_pixels": "",
+    "selection": "--region, --channel, --z or --time",
+}  # fmt: skip
+
 
 def filter_folder(
-    folder: Path, out: Path, kernel: Kernel, recipe: Recipe, *, recursive: bool, suffix: str | None, jobs: int
-) -> None:
+    folder: Path, out: Path, kernel: Kernel, recipe: Recipe, *, recursive: bool, suffix: str | None, jobs: int,
+    memory: int | None,
+) -> None:  # fmt: skip
     """Filter the images of a folder to another folder."""
     from convforge.imaging.pipeline.folder import list_folder
 
     _check_folder(out, f"{folder} is a folder")
     listing = list_folder(folder, out, recursive=recursive, suffix=suffix)
     left = f"{count_of(listing.left_alone, 'other file')} left alone"
+    if listing.slides:
+        left += f", {count_of(listing.slides, 'slide')} among them, which --format tif would filter"
     if not listing.jobs:
         for error in listing.unreadable:
             raise Failure(reason_of(error, recipe)) from error
@@ -47,7 +62,7 @@ def filter_folder(
     _make(out)
     source = f"{folder}: {count_of(len(listing.jobs), 'image')}{f'; {left}' if listing.left_alone else ''}"
     failures = [(str(error.filename), reason_of(error, recipe)) for error in listing.unreadable]
-    _end(failures + _filter_listing(listing, source, folder, out, kernel, recipe, jobs))
+    _end(failures + _filter_listing(listing, source, folder, out, kernel, recipe, jobs, memory))
 
 
 def filter_several(
@@ -60,34 +75,22 @@ def filter_several(
     jobs: int,
     memory: int | None,
 ) -> None:
-    """Filter several images to a folder, each to its own name; those that go in units follow one by one."""
-    from convforge.imaging.pipeline.folder import Job, Listing
+    """Filter several images to a folder, each to its own name."""
+    from convforge.imaging.pipeline.folder import Listing
 
     _check_folder(out, "several images go to a folder")
-    pairs = _pairs(sources, out, suffix)
-    large = [pair for pair in pairs if is_large(*pair, None, recipe.max_pixels, volume=recipe.depth is not None)]
-    small = [
-        Job(source, target) for source, target in pairs if isinstance(source, Path) and (source, target) not in large
-    ]
+    listing = Listing(tuple(_jobs(sources, out, suffix)), 0)
     _make(out)
-    failures: Failures = []
-    if small:
-        listing = Listing(tuple(small), 0)
-        failures += _filter_listing(listing, count_of(len(small), "image"), None, out, kernel, recipe, jobs)
-    for source, target in large:
-        typer.echo()
-        try:
-            filter_large(source, target, kernel, recipe, memory=memory, jobs=jobs)
-        except (Failure, ValueError) as error:
-            failures.append((str(source), str(error)))
-    _end(failures)
+    source = count_of(len(listing.jobs), "image")
+    _end(_filter_listing(listing, source, None, out, kernel, recipe, jobs, memory))
 
 
-def _pairs(sources: Sequence[str], out: Path, suffix: str | None) -> list[tuple[Place, Path]]:
-    """Return each place with its target; ``ValueError`` if two have the same target, or one overwrites another."""
-    from convforge.imaging.windowed import Url, place_of
+def _jobs(sources: Sequence[str], out: Path, suffix: str | None) -> list[Job]:
+    """Return each image with its target; ``ValueError`` if two have the same target, or one overwrites another."""
+    from convforge.imaging.pipeline.folder import Job
+    from convforge.imaging.windowed import place_of
 
-    pairs: list[tuple[Place, Path]] = []
+    jobs: list[Job] = []
     read = {os.path.realpath(text) for text in sources}
     written: dict[str, str] = {}
     for text in sources:
@@ -103,8 +106,8 @@ def _pairs(sources: Sequence[str], out: Path, suffix: str | None) -> list[tuple[
         if key in read:
             raise ValueError(f"{text} would overwrite {target}, which is to be filtered too; name another folder")
         written[key] = text
-        pairs.append((place if isinstance(place, Url) else Path(place), target))
-    return pairs
+        jobs.append(Job(place, target))
+    return jobs
 
 
 def _check_folder(out: Path, why: str) -> None:
@@ -129,65 +132,141 @@ def _make(out: Path) -> None:
 def _end(failures: Failures) -> None:
     """Print the failures; with any, the exit code is 1."""
     for name, reason in failures:
-        typer.echo(f"convforge: {reason if name in reason else f'{name}: {reason}'}", err=True)
+        known = reason.startswith(" ".join(name.split()))
+        typer.echo(f"convforge: {shown(reason if known else f'{name}: {reason}')}", err=True)
     if failures:
         raise typer.Exit(1)
 
 
+class _Done(NamedTuple):
+    """The results of a run, the reasons of failed images, and the number of images that an earlier run has finished."""
+
+    written: dict[Place, Written]
+    failed: dict[Place, str]
+    before: int
+
+
 def _filter_listing(
-    listing: Listing, source: str, folder: Path | None, out: Path, kernel: Kernel, recipe: Recipe, jobs: int
-) -> Failures:
-    """Filter images, print the report, and return the failures; the report calls them `source`."""
+    listing: Listing, source: str, folder: Path | None, out: Path, kernel: Kernel, recipe: Recipe, jobs: int,
+    memory: int | None,
+) -> Failures:  # fmt: skip
+    """Filter images, print the report, and return the failures; the report calls the images `source`."""
     from convforge.call.dispatch import runtime_of
     from convforge.imaging.files import load_decoders
     from convforge.imaging.pipeline.folder import FILES, LANES, shares_of
+    from convforge.imaging.pipeline.folder_journal import FolderJournal
     from convforge.imaging.pipeline.lanes import Clock, lanes_of
 
-    load_decoders(*(path for job in listing.jobs for path in (job.source, job.target)))
-    clock, jobs = Clock(), min(jobs, len(listing.jobs))
+    load_decoders(*(Path(place.name) for job in listing.jobs for place in job))
+    runtime = runtime_of(recipe.device)
+    journal = FolderJournal(out, _options(recipe))
+    if journal.differs:
+        names = ", ".join(journal.differs)
+        typer.echo(f"convforge: {out}: an unfinished run differs in {names}; all images are filtered again", err=True)
+    clock = Clock()
     begin = perf_counter()
-    written, failed = _run(listing, recipe, clock, jobs)
+    done = _run(listing.jobs, recipe, clock, journal, jobs, memory)
     seconds = perf_counter() - begin
-    shares = shares_of(clock.seconds, seconds, {FILES: jobs, LANES: len(lanes_of(runtime_of(recipe.device)))})
+    in_units = any(one.units for one in done.written.values())
+    shares = shares_of(
+        clock.seconds,
+        seconds,
+        {FILES: jobs if in_units else min(jobs, len(listing.jobs)), LANES: len(lanes_of(runtime))},
+    )
     line("in", source)
     if recipe.selection is not None:
         line("part", str(recipe.selection))
-    line("out", f"{out}: {count_of(len(written), 'image')}{f'; {len(failed)} failed' if failed else ''}")
+    before = f"; {done.before} were finished before" if done.before else ""
+    failed = f"; {len(done.failed)} failed" if done.failed else ""
+    rest = len(listing.jobs) - done.before - len(done.written) - len(done.failed)
+    not_begun = f"; {rest} not begun" if rest else ""
+    line("out", f"{out}: {count_of(len(done.written), 'image')}{before}{failed}{not_begun}")
     line("kernel", kernel_text(kernel, recipe))
-    _print_folder(folder, written, seconds, shares)
-    return [(str(path), reason) for path, reason in sorted(failed.items())]
+    _print_folder(folder, done.written, seconds, shares)
+    failures = [(str(place), reason) for place, reason in sorted(done.failed.items(), key=lambda each: str(each[0]))]
+    if rest:
+        failures.append((str(out), "the disk is full; make room, and the same command does the rest"))
+    return failures
 
 
-def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dict[Path, Written], dict[Path, str]]:
-    """Filter every image; return the results, and the reasons of failed images. Other errors end the run."""
-    from convforge.imaging.pipeline.folder import filter_files
+def _options(recipe: Recipe) -> dict[str, str]:
+    """Return what the results of a recipe depend on, by the names of the options."""
+    from convforge import __version__
+
+    found = {"the version of convforge": __version__}
+    for field in fields(recipe):
+        if name := OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}"):
+            found[name] = str(getattr(recipe, field.name))
+    kernel = repr((recipe.taps.shape, recipe.taps.dtype.name, recipe.taps.tobytes()))
+    return {**found, "--kernel": hashlib.sha256(kernel.encode()).hexdigest()}
+
+
+def _run(
+    listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJournal, jobs: int, memory: int | None
+) -> _Done:
+    """Filter every image that no earlier run has finished. Errors that are no image's end the run."""
+    from convforge.imaging.pipeline.batch import Batch
+    from convforge.imaging.pipeline.lanes import memory_share
     from convforge.imaging.replacing import interrupts
 
-    written: dict[Path, Written] = {}
-    failed: dict[Path, str] = {}
+    left = [job for job in listed if not journal.has(*job)]
+    done = _Done({}, {}, len(listed) - len(left))
+    finished = is_warned = False
     try:
-        with (
-            interrupts() as interrupted,
-            progress(measuring=False) as watch,
-            closing(filter_files(listing.jobs, recipe, clock, workers=jobs)) as results,
-        ):
-            watch(0, len(listing.jobs), "")
-            for count, (job, future) in enumerate(results, start=1):
-                try:
-                    written[job.source] = future.result()
-                except (ValueError, OSError, MemoryError) as error:
-                    failed[job.source] = reason_of(error, recipe)
-                watch(count, len(listing.jobs), "")
-                if interrupted():
-                    raise KeyboardInterrupt
+        with interrupts() as interrupted, progress(measuring=False) as bar:
+
+            def show(label: str = "") -> None:
+                bar(done.before + len(done.written) + len(done.failed), len(listed), label)
+
+            def watch(run: LargeFilter) -> Watch:
+                nonlocal is_warned
+                if not is_warned and (warning := disk_warning(run, 0)):
+                    is_warned = True
+                    typer.echo(f"convforge: {shown(warning)}", err=True)
+                return lambda count, total, rate: show(f"{run.target.name}: {count}/{total} units")
+
+            batch = Batch(
+                recipe, clock, journal, workers=jobs, memory=memory_share() if memory is None else memory,
+                in_units=lambda job: is_large(
+                    *job, None, recipe.max_pixels, volume=recipe.depth is not None, spacing=recipe.spacing
+                ),
+                watch=watch,
+            )  # fmt: skip
+            show()
+            with closing(batch(left)) as results:
+                for job, future in results:
+                    try:
+                        done.written[job.source] = future.result()
+                    except (ValueError, OSError, MemoryError) as error:
+                        done.failed[job.source] = reason_of(error, recipe)
+                        if _is_disk_full(error):
+                            batch.stop()
+                    show()
+                    if interrupted():
+                        raise KeyboardInterrupt
+            finished = not done.failed  # images that were not begun follow a failure
     except KeyboardInterrupt as stop:
-        done = f"{len(written)} of {len(listing.jobs)} images were filtered, and every file in OUT is complete"
-        typer.echo(f"convforge: interrupted; {done}", err=True)
+        count = f"{done.before + journal.recorded} of {len(listed)} images were filtered"
+        rest = journal.fault or "the same command does the rest"
+        typer.echo(f"convforge: interrupted; {count}, and every image in OUT is complete; {rest}", err=True)
         raise typer.Exit(130) from stop
-    return written, failed
+    finally:
+        journal.close(finished=finished)
+    return done
 
 
-def _print_folder(folder: Path | None, written: dict[Path, Written], seconds: float, shares: Sequence[Share]) -> None:
+def _is_disk_full(error: BaseException | None) -> bool:
+    """True if an error, or what has caused it, is a full disk or a quota that is used up."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        seen.add(id(error))  # an error may be its own cause
+        error = error.__cause__
+    return False
+
+
+def _print_folder(folder: Path | None, written: dict[Place, Written], seconds: float, shares: Sequence[Share]) -> None:
     from rich.console import Console
     from rich.filesize import decimal
 
@@ -199,18 +278,22 @@ def _print_folder(folder: Path | None, written: dict[Path, Written], seconds: fl
     methods = [f"{name} ({count_of(n, 'image')})" for name, n in Counter(one.method for one in done).most_common()]
     gigabytes = (pixels_in + pixels_out) / 1e9 / seconds
     line("method", ", ".join(methods) or "none")
+    if parted := [one.units for one in done if one.units]:
+        line("in parts", f"{count_of(len(parted), 'image')}, in {count_of(sum(parted), 'unit')}")
     line("pixels", f"{decimal(pixels_in)} in, {decimal(pixels_out)} out")
     line("files", f"{decimal(files_in)} in, {decimal(files_out)} out")
     line("time", f"{seconds:.3g} s")
     line("rate", f"{len(done) / seconds:.3g} images/s, {gigabytes:.3g} GB/s of pixels, in and out")
-    line("limit", limit_of(shares))
-    lost: dict[tuple[str, ...], list[str]] = {}
-    for path in sorted(written):
-        lost.setdefault(written[path].lost, []).append(str(path if folder is None else path.relative_to(folder)))
-    for words, names in lost.items():
-        if words:
-            more = f" and {len(names) - 2} more" if len(names) > 3 else ""
-            line("not kept", f"{', '.join(words)} of {', '.join(names[:2] if more else names)}{more}")
+    if shares:
+        line("limit", limit_of(shares))
+    names = {place: _name(place, folder) for place in sorted(written, key=str)}
+    for text, some in _alike({names[place]: written[place].notes for place in names}):
+        line("note", f"{text.removesuffix('.')} ({some})")
+    for text, some in _alike({names[place]: (", ".join(written[place].lost),) for place in names}):
+        if text:
+            line("not kept", f"{text} of {some}")
+    if not shares:
+        return
     typer.echo()
     table = plain_table()
     table.add_column("stage", no_wrap=True)
@@ -219,3 +302,19 @@ def _print_folder(folder: Path | None, written: dict[Path, Written], seconds: fl
     for share in shares:
         table.add_row(share.stage, f"{share.seconds:.3g} s", str(share.threads), f"{share.of_time:.0%}")
     Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _name(place: Place, folder: Path | None) -> str:
+    return str(place.relative_to(folder)) if isinstance(place, Path) and folder is not None else str(place)
+
+
+def _alike(texts: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Return each text once, with the names of some images that have it."""
+    found: dict[str, list[str]] = {}
+    for name, own in texts.items():
+        for text in own:
+            found.setdefault(text, []).append(name)
+    return [
+        (text, f"{', '.join(names[:2])} and {len(names) - 2} more" if len(names) > 3 else ", ".join(names))
+        for text, names in found.items()
+    ]

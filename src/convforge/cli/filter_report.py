@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from convforge.cli.output import Failure
+from convforge.cli.output import Failure, shown
 
 if TYPE_CHECKING:
     from convforge.algorithms.contract import Plan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def line(name: str, text: str) -> None:
-    typer.echo(f"{name:<11} {text}")
+    typer.echo(f"{name:<11} {shown(text)}")
 
 
 def print_method(plan: Plan, recipe: Recipe, more: Reason | None = None) -> None:

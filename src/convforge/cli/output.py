@@ -1,4 +1,4 @@
-"""Output shared by commands: failures, tables, a progress bar, and numbers with a unit prefix."""
+"""Output shared by commands: failures, tables, a progress bar, names of files, and numbers with a unit prefix."""
 
 from __future__ import annotations
 
@@ -91,6 +91,17 @@ def steps(
         timer.join()
         if bar.live.is_started:
             bar.stop()
+
+
+def shown(text: str) -> str:
+    r"""Return a text in one line, with escapes for what a terminal cannot show, such as bytes that are no UTF-8.
+
+    Examples
+    --------
+    >>> print(shown("caf\udce9\n.png"))
+    caf\udce9\n.png
+    """
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def si_text(value: float, unit: str) -> str:

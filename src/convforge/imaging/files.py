@@ -17,13 +17,14 @@ import numpy.typing as npt
 from convforge.imaging.axes import Axes, AxesError
 from convforge.imaging.formats import jpeg, npy, png, tiff, tiff_tags
 from convforge.imaging.formats.exif import GEOGRAPHIC, in_words, main_of
-from convforge.imaging.image import MAX_PIXELS, Image, ImageError, Metadata, is_sample_dtype
+from convforge.imaging.image import MAX_PIXELS, Declared, Image, ImageError, Metadata, is_sample_dtype
 from convforge.imaging.replacing import replacing
 
 __all__ = [
     "MAX_PIXELS",
     "WRITABLE_SUFFIXES",
     "AxesError",
+    "Declared",
     "Image",
     "ImageError",
     "Metadata",
@@ -31,6 +32,7 @@ __all__ = [
     "check_holds",
     "check_start",
     "check_writable",
+    "declared_of",
     "encode",
     "header_of",
     "load_decoders",
@@ -51,6 +53,7 @@ class _Format:
     decoders: tuple[str, ...]  # names to import; imagecodecs loads a decoder on attribute access
     read: Callable[[Path, int, Axes | None], Image]
     header: Callable[[Path], tuple[Hashable, ...]]  # see `header_of`
+    declared: Callable[[Path, Axes | None], Declared]  # see `declared_of`
     write: Callable[[BinaryIO, Image], None]
     holds: frozenset[str]  # see `_not_held`
     lost: Callable[[Image], list[str]] = lambda image: []  # names of further metadata that it loses
@@ -62,13 +65,13 @@ class _Format:
 
 _COMMON = frozenset({"description", "resolution", "icc_profile", "exif"})
 _FORMATS = (
-    _Format("PNG", (".png",), (png.SIGNATURE,), ("imagecodecs:png_decode",), png.read, png.header, png.write,
-            _COMMON | {"png"}, dtypes=("uint8", "uint16"), bands=(1, 3), pages=False),
+    _Format("PNG", (".png",), (png.SIGNATURE,), ("imagecodecs:png_decode",), png.read, png.header, png.declared,
+            png.write, _COMMON | {"png"}, dtypes=("uint8", "uint16"), bands=(1, 3), pages=False),
     _Format("JPEG", (".jpg", ".jpeg"), (b"\xff\xd8\xff",), ("PIL.JpegImagePlugin",), jpeg.read, jpeg.header,
-            jpeg.write, _COMMON, jpeg.lost, dtypes=("uint8",), bands=(1, 3), alpha=False, pages=False),
+            jpeg.declared, jpeg.write, _COMMON, jpeg.lost, dtypes=("uint8",), bands=(1, 3), alpha=False, pages=False),
     _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), ("imagecodecs", "tifffile"), tiff.read,
-            tiff.header, tiff.write, _COMMON | {"geography"}, tiff_tags.lost),
-    _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.header, npy.write, frozenset()),
+            tiff.header, tiff.declared, tiff.write, _COMMON | {"geography"}, tiff_tags.lost),
+    _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.header, npy.declared, npy.write, frozenset()),
 )  # fmt: skip
 
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
@@ -162,6 +165,19 @@ def header_of(path: StrPath) -> tuple[Hashable, ...]:
     kind = _recognise(path)
     with _faults_of(path, kind):
         return kind.name, *kind.header(path)
+
+
+def declared_of(path: StrPath, *, axes: str | None = None) -> Declared:
+    """Return the size and the sample type that a file's header declares; no pixel is decoded.
+
+    The size is that before a rotation by the orientation tag, and in a TIFF all pages count as pages, whatever `axes`
+    says. ``ImageError`` if the file is no image, its
+    header is damaged, or it is of a kind that `read_image` refuses.
+    """
+    path = Path(path)
+    kind = _recognise(path)
+    with _faults_of(path, kind):
+        return kind.declared(path, None if axes is None else Axes(axes.upper()))
 
 
 def axes_of(path: StrPath) -> tuple[dict[str, int], tuple[str, ...]]:

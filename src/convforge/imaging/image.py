@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -160,6 +160,22 @@ class Image:
         if done.bands == self.bands:
             return done
         return replace(done, axes=(letters.replace("S" if "S" in letters else "C", ""), sizes))
+
+
+class Declared(NamedTuple):
+    """Size and sample type of an image as its file's header declares them; `bands` do not count alpha."""
+
+    pages: int
+    height: int
+    width: int
+    bands: int
+    alpha: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the decoded samples, with alpha."""
+        return self.pages * self.height * self.width * (self.bands + self.alpha) * self.dtype.itemsize
 
 
 SAMPLE_DTYPES = "uint8/16/32/64, int8/16/32/64 or float16/32/64"

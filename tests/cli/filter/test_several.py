@@ -12,6 +12,7 @@ from tests.cli.filter.images import LAPLACIAN, SMALL, correlated, kept, saturate
 from tests.imaging.pipeline.large import content, names, zarr_array
 
 from convforge.imaging.files import read_image
+from convforge.imaging.pipeline.folder_journal import NAME
 
 EDGES = ("--kernel", "laplacian", "--method", "direct_naive")
 WANTED = saturated(correlated(SMALL, LAPLACIAN))
@@ -35,8 +36,9 @@ def test_large_images_follow_one_by_one(tmp_path: Path, done: Callable[..., Ran]
     assert names(tmp_path / "out") == ["a.png", "x.zarr", "y.zarr"]
     for at, name in enumerate("xy"):
         np.testing.assert_array_equal(content(tmp_path / "out" / f"{name}.zarr"), WANTED[..., at])
-    assert ran.out.count("\nunits ") == 2
-    assert ran.out.index("1 image\n") < ran.out.index(str(large[0])) < ran.out.index(str(large[1]))
+    assert (ran.line("in"), ran.line("out")) == ("3 images", f"{tmp_path / 'out'}: 3 images")
+    assert ran.line("in parts") == "2 images, in 2 units"
+    assert ran.line("pixels").startswith(f"{23 * 31 * 5 / 1000:.1f} kB in")
 
 
 def test_failures_are_told_at_the_end_and_the_rest_is_done(tmp_path: Path, run: Callable[..., Ran]) -> None:
@@ -46,10 +48,10 @@ def test_failures_are_told_at_the_end_and_the_rest_is_done(tmp_path: Path, run: 
     sources = (tmp_path / "none.png", tmp_path / "bad.png", tmp_path / "bad.zarr", good)
     ran = run(*sources, tmp_path / "out", *EDGES)
     assert ran.code == 1
-    assert names(tmp_path / "out") == ["a.png"]
+    assert names(tmp_path / "out") == [NAME, "a.png"]
     lines = ran.err.splitlines()
     assert [line.partition(": ")[2].partition(":")[0] for line in lines] == [
-        str(tmp_path / name) for name in ("bad.png", "none.png", "bad.zarr")
+        str(tmp_path / name) for name in ("bad.png", "bad.zarr", "none.png")
     ]
 
 

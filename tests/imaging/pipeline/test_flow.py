@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from convforge.imaging.pipeline import flow as room
-from convforge.imaging.pipeline.flow import Room, in_flight
+from convforge.imaging.pipeline.flow import Room, Size, in_flight
 
 
 def flow(*words: Any, **options: Any) -> Any:
     """The flow of items that take no memory."""
-    return room.flow(*words, **{"size": lambda loaded: 0, "nbytes": 0, **options})
+    return room.flow(*words, **options)
 
 
 def alone() -> list[AbstractContextManager[None]]:
@@ -83,44 +83,49 @@ def test_no_more_items_are_under_way_than_said(ordered: bool) -> None:
     assert taken == 60
 
 
-def test_large_items_are_fewer_at_a_time() -> None:
-    """Of 30 bytes each with room for 100, three; the first is loaded before the second is drawn."""
-    under_way, most, drawn, loaded = 0, 0, 0, threading.Event()
-
-    def items() -> Iterator[int]:
-        nonlocal drawn, under_way, most
-        for i in range(30):
-            assert i == 0 or loaded.is_set()
-            drawn += 1
-            under_way += 1
-            most = max(most, under_way)
-            yield i
+@pytest.mark.parametrize("ordered", [True, False])
+def test_items_together_have_no_more_bytes_than_the_limit(ordered: bool) -> None:
+    """Small items first: the size of each is known before it is loaded."""
+    sizes = [5] * 9 + [40, 40, 60, 5, 5, 100, 1000, 30, 70, 70]
+    held, most, turn = 0, 0, threading.Lock()
 
     def load(i: int) -> int:
-        time.sleep(0.05 if i == 0 else 0)
-        loaded.set()
+        nonlocal held, most
+        with turn:
+            held += sizes[i]
+            most = max(most, held if sizes[i] <= 100 else 100 if held == sizes[i] else held)
         return i
 
-    for _ in flow(items(), load, lambda _, i: i, str, workers=4, lanes=alone(), size=lambda i: 30, nbytes=100):
-        under_way -= 1
-    assert (drawn, most) == (30, 3)
+    done = flow(
+        range(len(sizes)), load, lambda _, i: i, str, workers=4, lanes=alone(), size=lambda i: Size(sizes[i]),
+        nbytes=100, ordered=ordered,
+    )  # fmt: skip
+    found = []
+    for item, future in done:
+        future.result()
+        with turn:
+            held -= sizes[item]
+        found.append(item)
+    assert sorted(found) == [*range(len(sizes))]
+    assert 60 < most <= 100, "one item alone may be larger"
 
 
-def test_room_follows_the_largest_and_lets_one_in_always() -> None:
-    room = Room(nbytes=100, most=9)
-    found = [room.items]
-    for nbytes in (5, 20, 7, 60, 1000):
-        room.loaded(nbytes)
-        found.append(room.items)
-    assert found == [9, 9, 5, 5, 1, 1]
-
-
-def test_a_first_item_that_cannot_be_loaded_does_not_hold_up_the_others() -> None:
-    def load(i: int) -> int:
-        return 1 // i
-
-    done = flow(range(5), load, lambda _, i: i, str, workers=2, lanes=alone(), size=lambda i: 30, nbytes=100)
-    assert [future.exception() is None for _, future in done] == [False, True, True, True, True]
+def test_room_lets_one_item_in_always_and_counts_what_lanes_keep() -> None:
+    room = Room(nbytes=100, most=3, lanes=2)
+    assert room.has_room(Size(1000, 1000))
+    room.enter(Size(20, 10))
+    assert [room.has_room(Size(nbytes)) for nbytes in (60, 61)] == [True, False]
+    assert [room.has_room(Size(10, nbytes)) for nbytes in (35, 36)] == [True, False]
+    room.enter(Size(10, 35))
+    room.leave(Size(10, 35))
+    assert [room.has_room(Size(nbytes)) for nbytes in (10, 11)] == [True, False], "lanes keep their buffers"
+    room.leave(Size(20, 10))
+    assert room.has_room(Size(1000))
+    for _ in range(3):
+        assert not room.is_full
+        room.enter(Size())
+    assert room.is_full
+    assert not room.has_room(Size())
 
 
 @pytest.mark.parametrize("stage", ["load", "compute", "store"])
@@ -273,7 +278,7 @@ def test_what_is_loaded_is_gone_once_its_result_was_taken(ordered: bool) -> None
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_known_number_of_items_is_in_memory(most: int) -> None:
-    """Items begin side by side up to `most`, the first ones too; none waits for the size of the first."""
+    """Items begin side by side up to `most`, the first ones too."""
     together, held, peak, turn = threading.Barrier(most), 0, 0, threading.Lock()
 
     def load(item: int) -> int:

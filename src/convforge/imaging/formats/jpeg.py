@@ -12,6 +12,7 @@ import numpy as np
 from convforge.imaging.axes import Axes, as_named
 from convforge.imaging.formats.exif import block_for, carried_of, in_words
 from convforge.imaging.image import (
+    Declared,
     Image,
     ImageError,
     Metadata,
@@ -81,6 +82,12 @@ def header(path: Path) -> tuple[tuple[int, int], str, int]:
     with path.open("rb") as file:
         found = JpegImagePlugin.JpegImageFile(file)
         return found.size, found.mode, carried_of(found.info.get("exif", b"").removeprefix(EXIF))[2]
+
+
+def declared(path: Path, axes: Axes | None) -> Declared:
+    """Return what the header declares."""
+    (width, height), mode, _ = header(path)
+    return Declared(1, height, width, 1 if mode == "L" else 3, False, np.dtype(np.uint8))
 
 
 def write(file: BinaryIO, image: Image) -> None:

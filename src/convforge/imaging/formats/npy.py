@@ -14,6 +14,7 @@ from convforge.imaging.axes import Axes, check_clear, image_of
 from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
+    Declared,
     Image,
     ImageError,
     alpha_as,
@@ -30,11 +31,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         stored = path.stat().st_size - start
     if not is_sample_dtype(dtype) and dtype.kind != "b":
         raise ImageError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
-    if len(shape) < 2:
-        raise ImageError(f"{path}: an array of shape {shape}; an image has rows and columns")
-    if axes is None:
-        check_clear(str(path), shape)
-    known = axes or Axes({2: "YX", 3: "YXC"}.get(len(shape), "TYXC"))
+    known = _axes(path, shape, axes)
     sizes = known.sizes(shape)
     declared = math.prod(shape) * dtype.itemsize
     if declared > stored:
@@ -57,6 +54,26 @@ def header(path: Path) -> tuple[tuple[int, ...], str]:
     with path.open("rb") as file:
         shape, _, dtype = read_header(path, file)
     return shape, dtype.str
+
+
+def declared(path: Path, axes: Axes | None) -> Declared:
+    """Return what the header declares; ``AxesError`` if the axes are unclear."""
+    with path.open("rb") as file:
+        shape, _, dtype = read_header(path, file)
+    known = _axes(path, shape, axes)
+    sizes = known.sizes(shape)
+    pages = math.prod(sizes[letter] for letter in known.pages)
+    dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+    return Declared(pages, sizes["Y"], sizes["X"], sizes.get(known.bands, 1), False, dtype.newbyteorder("="))
+
+
+def _axes(path: Path, shape: tuple[int, ...], named: Axes | None) -> Axes:
+    """Return the axes that the user names, else those of a clear shape."""
+    if len(shape) < 2:
+        raise ImageError(f"{path}: an array of shape {shape}; an image has rows and columns")
+    if named is None:
+        check_clear(str(path), shape)
+    return named or Axes({2: "YX", 3: "YXC"}.get(len(shape), "TYXC"))
 
 
 # CPython 3.11 raises "AST constructor recursion depth mismatch" where several threads parse literals.

@@ -17,6 +17,7 @@ from convforge.imaging.axes import Axes, as_named
 from convforge.imaging.formats.exif import block_for, carried_of
 from convforge.imaging.image import (
     Array,
+    Declared,
     Image,
     ImageError,
     Metadata,
@@ -98,6 +99,27 @@ def header(path: Path) -> tuple[bytes, bool, int]:
                 length = 0
             file.seek(length + 4, 1)
     return found[b"IHDR"], b"tRNS" in found, carried_of(found.get(b"eXIf", b""))[2]
+
+
+def declared(path: Path, axes: Axes | None) -> Declared:
+    """Return what the header declares; nothing behind the first chunk of pixels is read."""
+    header, transparent = b"", False
+    with path.open("rb") as file:
+        file.seek(len(SIGNATURE))
+        while len(start := file.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", start)
+            if kind == b"IDAT":
+                break
+            if kind == b"IHDR":
+                header = file.read(13)
+                length -= len(header)
+            transparent |= kind == b"tRNS"
+            file.seek(length + 4, 1)
+    if len(header) != 13 or header[9] not in SAMPLES:
+        raise ImageError(f"{path}: damaged PNG, it has no header; get it again from its source")
+    width, height, bits, colour = struct.unpack_from(">IIBB", header)
+    bands = {0: 1, 4: 1}.get(colour, 3)
+    return Declared(1, height, width, bands, transparent or colour in (4, 6), np.dtype(f"u{max(bits // 8, 1)}"))
 
 
 def write(file: BinaryIO, image: Image) -> None:

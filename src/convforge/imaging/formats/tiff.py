@@ -17,6 +17,7 @@ from convforge.imaging.formats import tiff_tags
 from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
+    Declared,
     Image,
     ImageError,
     alpha_as,
@@ -87,6 +88,23 @@ def header(path: Path) -> tuple[str, int]:
     with TiffFile(path) as file:
         pages = _images([page.aspage() for page in file.pages])
         return _kind(pages[0]), _undivided_stack(file, pages[0]) or len(pages)
+
+
+def declared(path: Path, axes: Axes | None) -> Declared:
+    """Return what the directory of the first page declares, and the number of pages."""
+    from tifffile import TiffFile
+
+    with TiffFile(path) as file:
+        pages = _images([page.aspage() for page in file.pages])
+        first = pages[0]
+        _check_page(path, first)
+        count = _undivided_stack(file, first) or len(pages)
+        samples = first.shaped[0] * first.shaped[4]
+        alpha = any(kind in (ASSOCIATED, UNASSOCIATED) for kind in extra_samples(first, samples))
+        bands = samples - alpha + (2 if int(first.photometric) == PALETTE else 0)
+        dtype = np.dtype(np.uint8) if first.dtype.kind == "b" else np.dtype(first.dtype)
+        height, width = first.shaped[2:4]
+        return Declared(count, height, width, bands, alpha, dtype.newbyteorder("="))
 
 
 def named(path: Path) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from itertools import count
 from queue import PriorityQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Lane = TypeVar("Lane")
@@ -25,6 +24,9 @@ Computed = TypeVar("Computed")
 Stored = TypeVar("Stored")
 
 _Step = Callable[[Lane, Any, "Future[Any]"], None]
+
+# An item, its end, and its size.
+_UnderWay = tuple[Any, "Future[Any]", "Size"]
 
 # Priorities of steps: the smallest number runs first.
 _STOP, _STORE, _COMPUTE, _LOAD = range(4)
@@ -50,25 +52,41 @@ def in_flight(workers: int, lanes: int) -> int:
     return 2 * workers + lanes
 
 
-@dataclass(slots=True)
-class Room:
-    """Limit of items in memory: at most `most` items and `nbytes` bytes, but at least one item.
+class Size(NamedTuple):
+    """Bytes of memory: of an item until it is received, and of the buffers that the lane that computes it keeps."""
 
-    Every item counts with the size of the largest so far. A size is known only after loading, so the first item is
-    loaded alone.
+    item: int = 0
+    lane: int = 0
+
+
+class Room:
+    """Limit of the items in memory: at most `most` items, and `nbytes` bytes with the lanes' buffers.
+
+    A single item always enters. Each lane counts with the largest buffers so far.
     """
 
-    nbytes: int
-    most: int
-    largest: int = 0
-    first_is_loaded: threading.Event = field(default_factory=threading.Event)
-
-    def loaded(self, nbytes: int) -> None:
-        self.largest = max(self.largest, nbytes)  # a race may lose a value, until the next item
+    def __init__(self, nbytes: int, most: int, lanes: int) -> None:
+        self._nbytes, self._most, self._lanes = nbytes, most, lanes
+        self._held, self._items, self._lane = 0, 0, 0
 
     @property
-    def items(self) -> int:
-        return min(self.most, max(self.nbytes // self.largest, 1)) if self.largest else self.most
+    def is_full(self) -> bool:
+        """True if no further item may enter, of any size."""
+        return self._items >= self._most
+
+    def has_room(self, size: Size) -> bool:
+        """True if an item of this size may enter."""
+        held = self._held + size.item + self._lanes * max(self._lane, size.lane)
+        return not self._items or (not self.is_full and held <= self._nbytes)
+
+    def enter(self, size: Size) -> None:
+        self._lane = max(self._lane, size.lane)
+        self._held += size.item
+        self._items += 1
+
+    def leave(self, size: Size) -> None:
+        self._held -= size.item
+        self._items -= 1
 
 
 def flow(
@@ -79,41 +97,35 @@ def flow(
     *,
     workers: int,
     lanes: Sequence[AbstractContextManager[Lane]],
-    size: Callable[[Loaded], int] = lambda loaded: 0,
+    size: Callable[[Item], Size] = lambda item: Size(),
     nbytes: int = 0,
     most: int | None = None,
     ordered: bool = True,
 ) -> Generator[tuple[Item, Future[Stored]], None, None]:
     """Pass every item through `load`, `compute` and `store`; yield (item, finished future).
 
-    The caller's thread iterates over `items`: first as many as :class:`Room` allows, then one for each item received.
-    If the caller stops early or is interrupted, items in work are completed and no others begin. `load` and `store` run
-    on at most `workers` threads, `compute` on one thread per lane, inside the lane's context. `size` returns the bytes
-    of a loaded item and of its result; `nbytes` limits the bytes of all items. A caller who knows how many items fit
-    into memory gives `most` instead. Without `ordered`, items are yielded in the order of completion.
+    The caller's thread iterates over `items`, as far as :class:`Room` allows, then one for each item received. If the
+    caller stops early or is interrupted, items in work are completed and no others begin. `load` and `store` run on at
+    most `workers` threads, `compute` on one thread per lane, inside the lane's context. The caller's thread
+    calls `size` before an item is loaded; `nbytes` limits the bytes of all items, except that a single item always
+    enters. A caller who knows how many items fit into memory gives `most`; the default keeps all threads busy. Without
+    `ordered`, items are yielded in the order of completion.
 
     Examples
     --------
     >>> done = flow(
-    ...     range(4), lambda i: i + 1, lambda lane, i: i * i, str, workers=2, lanes=[nullcontext()], size=lambda i: 8,
-    ...     nbytes=100,
+    ...     range(4), lambda i: i + 1, lambda lane, i: i * i, str, workers=2, lanes=[nullcontext()],
+    ...     size=lambda i: Size(8), nbytes=100,
     ... )
     >>> [(item, future.result()) for item, future in done]
     [(0, '1'), (1, '4'), (2, '9'), (3, '16')]
     """
     file_threads: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
     lane_threads: _Threads[Lane] = _Threads("convforge-lane", lanes)
-    room = Room(nbytes, in_flight(workers, len(lanes)) if most is None else most)
-    if most is not None:
-        room.first_is_loaded.set()  # its size need not be known
+    room = Room(nbytes, in_flight(workers, len(lanes)) if most is None else most, len(lanes))
 
     def load_it(_: None, item: Item, end: Future[Stored]) -> None:
-        try:
-            loaded = load(item)
-            room.loaded(size(loaded))
-        finally:
-            room.first_is_loaded.set()
-        lane_threads.put(_COMPUTE, compute_it, loaded, end)
+        lane_threads.put(_COMPUTE, compute_it, load(item), end)
 
     def compute_it(lane: Lane, loaded: Loaded, end: Future[Stored]) -> None:
         file_threads.put(_STORE, store_it, compute(lane, loaded), end)
@@ -121,19 +133,28 @@ def flow(
     def store_it(_: None, computed: Computed, end: Future[Stored]) -> None:
         end.set_result(store(computed))
 
-    under_way: deque[tuple[Item, Future[Stored]]] = deque()
+    under_way: deque[_UnderWay] = deque()
+
+    def next_done() -> tuple[Item, Future[Stored]]:
+        item, end, needed = _next_done(under_way, ordered)
+        room.leave(needed)
+        return item, end
+
     try:
         lane_threads.start()
         file_threads.start()
         for item in items:
+            needed = size(item)
+            while not room.has_room(needed):
+                yield next_done()
+            room.enter(needed)
             end: Future[Stored] = Future()
             file_threads.put(_LOAD, load_it, item, end)
-            under_way.append((item, end))
-            room.first_is_loaded.wait()
-            while len(under_way) >= room.items:
-                yield _next_done(under_way, ordered)
+            under_way.append((item, end, needed))
+            while room.is_full:
+                yield next_done()
         while under_way:
-            yield _next_done(under_way, ordered)
+            yield next_done()
     finally:
         file_threads.stop()
         lane_threads.stop()
@@ -141,13 +162,13 @@ def flow(
         lane_threads.join()
 
 
-def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> tuple[Item, Future[Stored]]:
+def _next_done(under_way: deque[_UnderWay], ordered: bool) -> _UnderWay:
     """Wait for the first item (`ordered`) or for any item; remove it from the list and return it."""
     if ordered:
         wait([under_way[0][1]])
         return under_way.popleft()
-    done = wait([future for _, future in under_way], return_when=FIRST_COMPLETED).done
-    at = next(at for at, (_, future) in enumerate(under_way) if future in done)
+    done = wait([future for _, future, _ in under_way], return_when=FIRST_COMPLETED).done
+    at = next(at for at, (_, future, _) in enumerate(under_way) if future in done)
     found = under_way[at]
     del under_way[at]
     return found

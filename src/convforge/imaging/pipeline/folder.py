@@ -1,19 +1,14 @@
-"""Filter the images of a folder and write them to another folder."""
+"""The images of a folder, the places of their results, and the shares of the stages of a run over them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from convforge.call.dispatch import runtime_of
-from convforge.imaging.files import WRITABLE_SUFFIXES, not_kept, write_image
-from convforge.imaging.image import Array, Image
-from convforge.imaging.pipeline.flow import flow
-from convforge.imaging.pipeline.lanes import Clock, Convolved, Lane, lanes_of, memory_share
-from convforge.imaging.pipeline.recipe import Recipe
+from convforge.imaging.files import WRITABLE_SUFFIXES
+from convforge.imaging.windowed import Place, tiff, zarr
 
 # The stages of an image in order, each with the threads that run it: file threads or lanes of the device.
 FILES, LANES = "files", "lanes"
@@ -28,23 +23,39 @@ STAGES = {
 }
 
 
-class Job(NamedTuple):
-    """Path of an image to read, and path of the result to write."""
+# Stages of an image in units, by the steps of the clock.
+UNIT_STAGES = {"read": "decode", "gray": "decode", "widen": "decode", "convert": "encode", "write": "encode"}
 
-    source: Path
+# Suffixes of images that are read, and written under the same name; SLIDES are read only.
+SUFFIXES = (*WRITABLE_SUFFIXES, *(suffix for suffix in tiff.FORMAT.suffixes if suffix not in WRITABLE_SUFFIXES))
+SLIDES = tiff.FORMAT.reads
+
+
+class Job(NamedTuple):
+    """Place of an image to read, and path of the result to write."""
+
+    source: Place
     target: Path
 
 
 class Listing(NamedTuple):
-    """The images of a folder in order of their names, the number of other files, and errors of unreadable folders."""
+    """The images of a folder in order of their names, and errors of unreadable folders.
+
+    `left_alone` is the number of other files and Zarr arrays, `slides` that of the slides among them, which only
+    another format can hold.
+    """
 
     jobs: tuple[Job, ...]
     left_alone: int
+    slides: int = 0
     unreadable: tuple[OSError, ...] = ()
 
 
 class Written(NamedTuple):
-    """Record of a finished image: bytes of pixels and files in and out, the method, and the lost metadata."""
+    """Record of a finished image: bytes of pixels and files in and out, the method, and the lost metadata.
+
+    `units` is the number of units in which it was filtered, 0 for an image in memory; `notes` are texts for the user.
+    """
 
     pixels_in: int
     pixels_out: int
@@ -52,37 +63,48 @@ class Written(NamedTuple):
     file_out: int
     method: str
     lost: tuple[str, ...] = ()
+    units: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str | None = None) -> Listing:
     """List the images of a folder, each with its target: the same path under `out`, with `suffix` if given.
 
-    An image is a file with a supported suffix. Hidden files and folders are ignored, links to folders are not followed,
-    and `out` is skipped if it is inside `folder`. ``ValueError`` if `out` is `folder` or a file, if two images have the
-    same target, or if a target is another image that has yet to be read.
+    An image is a file with one of `SUFFIXES`, or of `SLIDES` if `suffix` is given. Hidden files and folders are
+    ignored, links to folders are not followed, and `out` is skipped if it is inside `folder`. ``ValueError`` if `out`
+    is `folder` or a file, if two images have the same target, or if a target is another image that has yet to be read.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file, and {folder} is a folder; name a folder for the results")
     if os.path.realpath(out) == os.path.realpath(folder):
         raise ValueError(f"{out}: is the folder of the images, which would be overwritten; name another")
-    jobs, left_alone, unreadable = [], 0, list[OSError]()
+    jobs, left_alone, slides, unreadable = list[Job](), 0, 0, list[OSError]()
+    known = SUFFIXES if suffix is None else SUFFIXES + SLIDES
     for path in _files(folder, out, recursive, unreadable):
-        if path.name.startswith(".") or path.suffix.lower() not in WRITABLE_SUFFIXES:
+        kind = path.suffix.lower()
+        if path.name.startswith(".") or kind not in known:
             left_alone += 1
+            slides += kind in SLIDES and not path.name.startswith(".")
             continue
         target = out / path.relative_to(folder)
         jobs.append(Job(path, target if suffix is None else target.with_suffix(suffix)))
     _check_apart(jobs)
-    return Listing(tuple(jobs), left_alone, tuple(unreadable))
+    return Listing(tuple(jobs), left_alone, slides, tuple(unreadable))
 
 
 def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) -> Iterator[Path]:
-    """Yield the files of a folder and, if `recursive`, of its sub-folders, in order of their names."""
+    """Yield the files of a folder and, if `recursive`, of its sub-folders, in order of their names.
+
+    A Zarr array is yielded as one path: its files are no images.
+    """
     skipped = os.path.realpath(out)
     for place, folders, files in os.walk(folder, onerror=unreadable.append):
-        seen = [name for name in folders if not name.startswith(".")] if recursive else []
-        folders[:] = sorted(name for name in seen if os.path.realpath(os.path.join(place, name)) != skipped)
-        for name in sorted(files):
+        seen = sorted(name for name in folders if not name.startswith(".")) if recursive else []
+        arrays = {name for name in seen if zarr.is_zarr(Path(place, name))}
+        folders[:] = [
+            name for name in seen if name not in arrays and os.path.realpath(os.path.join(place, name)) != skipped
+        ]
+        for name in sorted([*files, *arrays]):
             yield Path(place, name)
 
 
@@ -93,7 +115,7 @@ def _check_apart(jobs: Sequence[Job]) -> None:
         """Return a text that is equal for all paths of a file, with links resolved."""
         return os.path.normcase(os.path.realpath(path))
 
-    sources = {same(job.source): job for job in jobs}
+    sources = {same(job.source): job for job in jobs if isinstance(job.source, Path)}
     targets: dict[str, Job] = {}
     for job in jobs:
         key = same(job.target)
@@ -108,52 +130,6 @@ def _check_apart(jobs: Sequence[Job]) -> None:
                 "for the results"
             )
         targets[key] = job
-
-
-class _Loaded(NamedTuple):
-    """An image, its pixels as input of the convolution, and the size of its file in bytes."""
-
-    job: Job
-    image: Image
-    stack: Array
-    file_in: int
-
-
-def filter_files(
-    jobs: Sequence[Job], recipe: Recipe, clock: Clock, *, workers: int
-) -> Generator[tuple[Job, Future[Written]], None, None]:
-    """Filter files to files; yield each job when it is finished, with its result or its exception.
-
-    A result replaces an existing file only when complete; missing folders are created. `clock` gets the busy seconds of
-    each of `STAGES`; `workers` threads decode and encode.
-    """
-    convolver, inside = recipe.convolver(clock), Clock()  # times of parts of decode and encode are not reported
-
-    def decode(job: Job) -> _Loaded:
-        with clock("decode"):
-            job.target.parent.mkdir(parents=True, exist_ok=True)
-            image = recipe.read(job.source)
-            recipe.check_target(job.target, image)
-            return _Loaded(job, image, recipe.stack(image, inside), job.source.stat().st_size)
-
-    def compute(lane: Lane, loaded: _Loaded) -> tuple[_Loaded, Convolved]:
-        return loaded, recipe.convolved(loaded.image, loaded.stack, convolver, lane)
-
-    def encode(computed: tuple[_Loaded, Convolved]) -> Written:
-        loaded, convolved = computed
-        target = loaded.job.target
-        with clock("encode"):
-            result = recipe.finished(loaded.image, convolved.sums, inside)
-            write_image(target, result)
-        return Written(
-            loaded.image.pixels.nbytes, result.pixels.nbytes, loaded.file_in, target.stat().st_size,
-            convolved.plan.algorithm.name, not_kept(target, result),
-        )  # fmt: skip
-
-    yield from flow(
-        jobs, decode, compute, encode, workers=workers, lanes=lanes_of(runtime_of(recipe.device)),
-        size=lambda loaded: loaded.image.pixels.nbytes + 2 * loaded.stack.nbytes, nbytes=memory_share(), ordered=False,
-    )  # fmt: skip
 
 
 class Share(NamedTuple):

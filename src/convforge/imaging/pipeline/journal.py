@@ -68,7 +68,11 @@ class Journal:
         self._file.seek(0)
         head, *lines = self._file.read().split(b"\n")
         if not lines:  # new, or its first line was not completed
-            self.restart(run)
+            try:
+                self.restart(run)
+            except BaseException:
+                self.remove()
+                raise
             return
         try:
             known = json.loads(head)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Plan, PreparedFilter
+from convforge.backends.cpu.limits import memory_limit
 from convforge.backends.runtime import Runtime
 from convforge.call.dispatch import find_plan, prepared_plan, runtime_of
 from convforge.imaging.filtering import FilterOptions, plan_filter
@@ -89,8 +90,9 @@ class Lane(Protocol):
 
 
 def memory_share() -> int:
-    """Return the bytes of host memory that all images may use together: a quarter."""
-    return runtime_of("cpu").facts.memory_bytes // 4
+    """Return the bytes of host memory that all images may use together: a quarter of what this process may use."""
+    machine = runtime_of("cpu").facts.memory_bytes
+    return min(machine, memory_limit() or machine) // 4
 
 
 def lanes_of(runtime: Runtime) -> list[AbstractContextManager[Lane]]:

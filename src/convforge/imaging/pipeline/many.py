@@ -15,9 +15,10 @@ from convforge.call.arguments import IntPair, check_word, refuse_others, whole_n
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, FilterOptions, filter_problem, kernel_array, result_shape
-from convforge.imaging.pipeline.flow import flow
+from convforge.imaging.pipeline.flow import Size, flow
 from convforge.imaging.pipeline.lanes import Clock, Convolver, Lane, lanes_of, memory_share
 from convforge.peers import every_algorithm
+from convforge.problem.types import itemsize
 
 Source = NDArray[Any] | str | os.PathLike[str]
 
@@ -87,7 +88,7 @@ def filter_many(
     check_word(algorithm, "algorithm")
     if algorithm != "auto":
         find("conv2d", runtime.facts.backend, algorithm, every_algorithm())
-    filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
+    checked, _, _ = filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
     if axes is not None:
         check_word(axes, "axes")
         Axes(axes.upper())
@@ -95,6 +96,23 @@ def filter_many(
     if count < 1:
         raise ValueError(f"workers={workers} must be at least 1")
     convolver = Convolver(taps, Clock(), device, **options)
+    result_itemsize = None if out_dtype is None else itemsize(checked.out_dtype)
+    pins = runtime.facts.backend != "cpu"
+
+    def size(source: Source) -> Size:
+        """Return the memory of an image and its result; of a file, with its decoder's, as far as its header tells."""
+        if isinstance(source, str | os.PathLike):
+            from convforge.imaging.files import declared_of
+
+            try:
+                nbytes, element = (found := declared_of(source, axes=axes)).nbytes, found.dtype.itemsize
+                read = 2 * os.path.getsize(source) + 3 * nbytes
+            except (ValueError, OSError):  # reported when the file is read
+                return Size()
+        else:  # other objects raise an error when they are filtered
+            nbytes, element, read = getattr(source, "nbytes", 0), getattr(source, "itemsize", 1), 0
+        both = nbytes + nbytes // element * (result_itemsize or element)
+        return Size(max(read, both), both if pins else 0)
 
     def load(source: Source) -> tuple[NDArray[Any], str | None, bool]:
         """Return the pixels, their axes if the user named them, and True if gray pages got a band axis."""
@@ -114,8 +132,8 @@ def filter_many(
 
     def results() -> Iterator[Any]:
         done = flow(
-            images, load, compute, lambda out: out, workers=count, lanes=lanes_of(runtime), nbytes=memory_share(),
-            size=lambda loaded: 2 * getattr(loaded[0], "nbytes", 0),  # other objects raise an error when filtered
+            images, load, compute, lambda out: out, workers=count, lanes=lanes_of(runtime), size=size,
+            nbytes=memory_share(),
         )  # fmt: skip
         with closing(done):
             for _, future in done:

@@ -18,7 +18,7 @@ from convforge.imaging.image import Array, Image, ImageError, alpha_as
 from convforge.imaging.pipeline.lanes import LANES, Clock, Convolver, HostRing, Lane, lanes_of
 from convforge.imaging.pipeline.part import plan_of_part
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
-from convforge.imaging.pipeline.units import ENOUGH, LARGEST_RESULT, USUAL_RESULT, Division, bytes_of
+from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of
 from convforge.imaging.pipeline.units import decoded as samples_in_chunks
 from convforge.imaging.windowed import Layout, Windows, WindowWriter
 
@@ -288,10 +288,10 @@ class Pass:
         limits = self.limits
         most = limits.units
         for larger in division.grown():
-            nbytes = bytes_of(self.result.dtype, *larger.unit)
-            if nbytes > LARGEST_RESULT or (nbytes > USUAL_RESULT and len(larger) < ENOUGH * most):
-                break
-            if self._needs_of(larger).of(most, limits.lanes) > limits.memory:
+            if (
+                bytes_of(self.result.dtype, *larger.unit) > LARGEST_RESULT
+                or self._needs_of(larger).of(most, limits.lanes) > limits.memory
+            ):
                 break
             division = larger
         return division

@@ -18,11 +18,9 @@ from convforge.imaging.windowed import Layout, Region, Windows, read_into
 from convforge.problem import Conv2dProblem
 from convforge.problem.borders import indices_between
 
-# A unit grows up to this size of its result: a smaller one reads more halo. While there are enough units, so many for
-# each that is in work, it grows further, up to a size that is not too much work to repeat after a kill.
-USUAL_RESULT = 32 * 2**20
-LARGEST_RESULT = 128 * 2**20
-ENOUGH = 4
+# A unit grows up to this size of its result: a smaller one reads more halo; with larger ones fewer are in work at the
+# end, and the start of a run, which page-locks their memory for a GPU, takes longer than is gained.
+LARGEST_RESULT = 32 * 2**20
 
 
 class Side(NamedTuple):
