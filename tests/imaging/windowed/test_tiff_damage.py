@@ -6,6 +6,7 @@ import io
 import logging
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +94,76 @@ def test_data_of_another_size(tmp_path: Path) -> None:
     refused(tmp_path, content[:at] + other + content[at + len(other) :], "is expected|cannot be decoded|reshaped")
 
 
-@pytest.mark.parametrize("codec", ["jpeg", "jpeg2000", "png", "webp", "lerc", "jpegxl"])
-def test_data_that_declare_a_huge_image(tmp_path: Path, codec: str) -> None:
+# Encoders of each compression: their number, the name in imagecodecs, arguments.
+ENCODERS: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "jpeg": (7, "jpeg8", {}), "jpeg2000": (34712, "jpeg2k", {"codecformat": "j2k"}), "png": (34933, "png", {}),
+    "jp2": (33003, "jpeg2k", {"codecformat": "jp2"}), "webp": (50001, "webp", {}), "lerc": (34887, "lerc", {}),
+    "webp lossless": (34927, "webp", {"lossless": True}), "jpegxr": (22610, "jpegxr", {}),
+    "lerc zstd": (34887, "lerc", {"compression": "zstd"}), "lerc deflate": (34887, "lerc", {"compression": "deflate"}),
+    "jpegxl": (50002, "jpegxl", {}), "jpegxl box": (50002, "jpegxl", {"usecontainer": True}),
+}  # fmt: skip
+
+
+def encoded(codec: str, pixels: Any) -> bytes:
     import imagecodecs
 
-    encode = getattr(imagecodecs, {"jpeg2000": "jpeg2k"}.get(codec, codec) + "_encode")
-    large = bytes(encode(np.zeros((1000, 1000, 3), np.uint8)))
-    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
-        writer.write(iter([large]), shape=(16, 32, 3), dtype=np.uint8, tile=(16, 32), compression=codec,
-                     photometric="rgb", **PLAIN)  # fmt: skip
-    with pytest.raises(ImageError, match="declare 1000 x 1000 pixels in a segment"):
-        whole(open_windows(tmp_path / "a.tif"))
+    _, name, options = ENCODERS[codec]
+    return bytes(getattr(imagecodecs, f"{name}_encode")(pixels, **options))
+
+
+def one_tile(path: Path, codec: str, data: bytes, shape: tuple[int, ...] = (16, 32, 3)) -> Path:
+    """Write a TIFF of one tile with these data."""
+    with tifffile.TiffWriter(path) as writer:
+        writer.write(iter([data]), shape=shape, dtype=np.uint8, tile=(16, 32), compression=ENCODERS[codec][0],
+                     photometric="rgb" if len(shape) > 2 else "minisblack", **PLAIN)  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("codec", ENCODERS)
+def test_data_that_declare_a_huge_image(tmp_path: Path, codec: str) -> None:
+    large = one_tile(tmp_path / "a.tif", codec, encoded(codec, np.zeros((1000, 1000, 3), np.uint8)))
+    with pytest.raises(ImageError, match=r"declare 1000 x 1000 pixels in a segment|cannot be decoded \(they have no"):
+        whole(open_windows(large))
+    pixels = noise(16, 32, 3)
+    good = whole(open_windows(one_tile(tmp_path / "b.tif", codec, encoded(codec, pixels))))
+    assert np.abs(good.astype(int) - pixels).mean() < (60 if codec in ("jpeg", "webp", "jpegxl", "jpegxl box") else 1)
+
+
+def test_data_that_hide_the_size_of_a_huge_image(tmp_path: Path) -> None:
+    """Headers that a decoder skips must not hide the header that it takes."""
+    zeros = np.zeros((1000, 1000), np.uint8)
+    jpeg, small = encoded("jpeg", zeros), encoded("jpeg2000", zeros[:16, :32])
+    jp2 = encoded("jp2", zeros)
+    at = jp2.index(b"jp2c") - 4
+    hidden = {
+        "jpeg": jpeg[:2] + b"no marker" + jpeg[2:],
+        "jp2": jp2[:at] + struct.pack(">I4s", 8 + len(small), b"xml ") + small + jp2[at:],
+        "lerc": encoded("lerc", zeros[:16, :32]) * 3,
+    }
+    for codec, data in hidden.items():
+        path = one_tile(tmp_path / "a.tif", codec, data, (16, 32))
+        with pytest.raises(ImageError, match=r"declare (1000 x 1000 pixels|3 samples of 1 bytes, and 1 of 1)"):
+            whole(open_windows(path))
+
+
+def test_data_larger_than_a_segment_can_need(tmp_path: Path) -> None:
+    """A byte count of a sparse file of a gigabyte is refused, and without compression only the pixels are read."""
+    for compression in ("zlib", "lzw", "jpeg", None):
+        path = tmp_path / "a.tif"
+        tifffile.imwrite(path, noise(16, 32), tile=(16, 32), compression=compression, **PLAIN)
+        with tifffile.TiffFile(path, mode="r+b") as file:
+            file.pages[0].tags["TileByteCounts"].overwrite(2**30)
+        with path.open("r+b") as raw:
+            raw.truncate(2**30 + 2**20)
+        reader = open_windows(path)
+        tracemalloc.start()
+        if compression is None:
+            assert whole(reader).any()
+        else:
+            with pytest.raises(ImageError, match=r"the 1073741824 bytes of pixel data at .* too many for a segment of"):
+                whole(reader)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+        tracemalloc.stop()
 
 
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
