@@ -97,7 +97,7 @@ def test_data_of_another_size(tmp_path: Path) -> None:
 # Encoders of each compression: their number, the name in imagecodecs, arguments.
 ENCODERS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "jpeg": (7, "jpeg8", {}), "jpeg2000": (34712, "jpeg2k", {"codecformat": "j2k"}), "png": (34933, "png", {}),
-    "jp2": (33003, "jpeg2k", {"codecformat": "jp2"}), "webp": (50001, "webp", {}), "lerc": (34887, "lerc", {}),
+    "jp2": (33005, "jpeg2k", {"codecformat": "jp2"}), "webp": (50001, "webp", {}), "lerc": (34887, "lerc", {}),
     "webp lossless": (34927, "webp", {"lossless": True}), "jpegxr": (22610, "jpegxr", {}),
     "lerc zstd": (34887, "lerc", {"compression": "zstd"}), "lerc deflate": (34887, "lerc", {"compression": "deflate"}),
     "jpegxl": (50002, "jpegxl", {}), "jpegxl box": (50002, "jpegxl", {"usecontainer": True}),

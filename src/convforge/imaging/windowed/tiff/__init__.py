@@ -12,6 +12,8 @@ from convforge.imaging.windowed.tiff.create import create, description_of, is_om
 from convforge.imaging.windowed.tiff.reader import TiffReader
 from convforge.imaging.windowed.tiff.storage import arranged, storage_of
 
+__all__ = ["FORMAT", "is_tiff", "source_notes"]
+
 HEADERS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -33,7 +35,17 @@ def checked(layout: Layout, place: Place, source: WindowReader) -> Layout:
     return found
 
 
+def source_notes(source: WindowReader) -> tuple[str, ...]:
+    """Return how many tiles of a slide are not stored: scanners leave out those without tissue."""
+    if not isinstance(source, TiffReader) or not source.is_slide:
+        return ()
+    absent, total = source.absent()
+    if not absent:
+        return ()
+    return (f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB",)
+
+
 FORMAT = WindowFormat(
     "TIFF", (".tif", ".tiff", ".tf2", ".tf8", ".btf"), is_tiff, TiffReader, checked, create, reopen, lost, SCHEMES,
-    notes=notes, reads=(".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk"),
+    notes=notes, source_notes=source_notes, reads=(".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk"),
 )  # fmt: skip

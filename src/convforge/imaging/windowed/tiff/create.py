@@ -30,6 +30,8 @@ from convforge.imaging.windowed.tiff.writer import Appended, TiffLevel, TiffWrit
 if TYPE_CHECKING:
     from tifffile import TiffPage
 
+SOFTWARE = 305
+
 INCOMPLETE = ".incomplete"  # ends the name of a result that is being written
 
 
@@ -156,7 +158,11 @@ def metadata_of(layout: Layout, source: WindowReader) -> Metadata:
     if (grid.height, grid.width) != layout.shape[x - 1 : x + 1]:
         kept, lost = exif.without_pixels(exif.main_of(metadata.exif))
         metadata = replace(metadata, exif=exif.pack_block(kept), left=(*metadata.left, *lost))
-    if metadata.pixels_per("inch") is None and not source.file.is_imagej and (found := _resolution(layout)) is not None:
+    if source.is_slide and metadata.exif is not None:  # the scanner's name would mark the result as a slide of its own
+        kept = {code: entry for code, entry in exif.main_of(metadata.exif).items() if code != SOFTWARE}
+        metadata = replace(metadata, exif=exif.pack_block(kept))
+    given = metadata.pixels_per("inch") is not None and not source.is_sorted_by_tifffile  # a slide's inch is no size
+    if not given and not source.file.is_imagej and (found := _resolution(layout)) is not None:
         return replace(metadata, resolution=found, unit="centimeter")
     if metadata.resolution is None:
         return metadata
