@@ -144,9 +144,30 @@ def attributes_of_result(image: OmeImage, source: Layout, layout: Layout, paths:
 def new_attributes(name: str, source: Layout, layout: Layout, paths: Sequence[str]) -> dict[str, Any]:
     """Return the attributes of a new image of version 0.5, which has the spacing and the channels of its layout."""
     scale = tuple(side or 1.0 for side in layout.spacing) or (1.0,) * len(layout.shape)
-    datasets = _datasets(paths, scale, None, layout, bare=False)
+    datasets = _datasets(paths, scale, _centres(scale, layout), layout, bare=False)
     multiscale = {"name": name, "axes": new_axes(layout), "datasets": datasets}
     return _attributes("0.5", multiscale, _omero(source, layout), nested=True)
+
+
+def _centres(scale: tuple[float, ...], layout: Layout) -> list[list[float]] | None:
+    """Return the position of the first sample of each level of a new image; None if all are 0.
+
+    That of level 0 is its place in the source. A sample of another level is in the centre of those of level 0 whose
+    mean it is.
+
+    Examples
+    --------
+    >>> _centres((0.5, 0.5), Layout((8, 6), np.dtype(np.uint8), "YX", levels=((4, 3),), origin=(10, 0), steps=(1, 1)))
+    [[5.0, 0.0], [5.25, 0.25]]
+    """
+    none = (0,) * len(scale)
+    steps, origin = layout.steps or tuple(1 for _ in none), layout.origin or none
+    begins = [index * side / step for index, side, step in zip(origin, scale, steps, strict=True)]
+    found = [
+        [begin + (by - 1) / 2 * side for begin, by, side in zip(begins, each, scale, strict=True)]
+        for each in factors([layout.shape, *layout.levels])
+    ]
+    return found if any(map(any, found)) else None
 
 
 def new_axes(layout: Layout) -> list[dict[str, Any]]:
