@@ -153,3 +153,34 @@ def philips(path: Path, array: Any, label: Any) -> Path:
         for words in ("Macro", "Label"):
             writer.write(label, photometric="rgb", metadata=None, description=words, subfiletype=1)
     return path
+
+
+def ndpi(path: Path, array: Any, *, beyond: int = 0) -> Path:
+    """Hamamatsu NDPI: a strip of JPEG with restart markers, and positions of 64 bits; `beyond`: the place of the strip.
+
+    Every entry has 32 more bits of its value behind the directory, so that pixels may lie beyond 4 GiB.
+    """
+    import imagecodecs
+
+    height, width = array.shape[:2]
+    jpeg = bytes(imagecodecs.jpeg8_encode(array, level=95, subsampling="444"))
+    at = beyond or 4096
+    make = b"Hamamatsu\0"
+    entries = [
+        (254, 4, 1, 0), (256, 4, 1, width), (257, 4, 1, height), (258, 3, 3, 512), (259, 3, 1, 7), (262, 3, 1, 6),
+        (271, 2, len(make), 520), (273, 4, 1, at), (277, 3, 1, 3), (278, 4, 1, height), (279, 4, 1, len(jpeg)),
+        (282, 5, 1, 536), (283, 5, 1, 536), (284, 3, 1, 1), (296, 3, 1, 3), (65420, 4, 1, 1), (65421, 11, 1, 0),
+    ]  # fmt: skip
+    head = b"II*\0" + struct.pack("<Q", 16)
+    table = b"".join(
+        struct.pack("<HHII", code, kind, count, value & 0xFFFFFFFF) for code, kind, count, value in entries
+    )
+    highs = b"".join(struct.pack("<I", value >> 32) for *_, value in entries)
+    data = head.ljust(16, b"\0") + struct.pack("<H", len(entries)) + table + struct.pack("<Q", 0) + highs
+    data = data.ljust(512, b"\0") + struct.pack("<3H", 8, 8, 8).ljust(8, b"\0") + make.ljust(16, b"\0")
+    data += struct.pack("<2I", 40000, 1)
+    with path.open("wb") as file:
+        file.write(data)
+        file.seek(at)
+        file.write(jpeg)
+    return path

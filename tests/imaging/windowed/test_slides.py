@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -161,41 +160,10 @@ def test_tiles_that_a_scanner_left_out(tmp_path: Path) -> None:
     )
 
 
-def ndpi(path: Path, array: Any, *, beyond: int = 0) -> Path:
-    """Hamamatsu NDPI: a strip of JPEG with restart markers, and positions of 64 bits; `beyond`: the place of the strip.
-
-    Every entry has 32 more bits of its value behind the directory, so that pixels may lie beyond 4 GiB.
-    """
-    import imagecodecs
-
-    height, width = array.shape[:2]
-    jpeg = bytes(imagecodecs.jpeg8_encode(array, level=95, subsampling="444"))
-    at = beyond or 4096
-    make = b"Hamamatsu\0"
-    entries = [
-        (254, 4, 1, 0), (256, 4, 1, width), (257, 4, 1, height), (258, 3, 3, 512), (259, 3, 1, 7), (262, 3, 1, 6),
-        (271, 2, len(make), 520), (273, 4, 1, at), (277, 3, 1, 3), (278, 4, 1, height), (279, 4, 1, len(jpeg)),
-        (282, 5, 1, 536), (283, 5, 1, 536), (284, 3, 1, 1), (296, 3, 1, 3), (65420, 4, 1, 1), (65421, 11, 1, 0),
-    ]  # fmt: skip
-    head = b"II*\0" + struct.pack("<Q", 16)
-    table = b"".join(
-        struct.pack("<HHII", code, kind, count, value & 0xFFFFFFFF) for code, kind, count, value in entries
-    )
-    highs = b"".join(struct.pack("<I", value >> 32) for *_, value in entries)
-    data = head.ljust(16, b"\0") + struct.pack("<H", len(entries)) + table + struct.pack("<Q", 0) + highs
-    data = data.ljust(512, b"\0") + struct.pack("<3H", 8, 8, 8).ljust(8, b"\0") + make.ljust(16, b"\0")
-    data += struct.pack("<2I", 40000, 1)
-    with path.open("wb") as file:
-        file.write(data)
-        file.seek(at)
-        file.write(jpeg)
-    return path
-
-
 @pytest.mark.parametrize("beyond", [0, 2**32 + 12345])
 def test_hamamatsu_ndpi(tmp_path: Path, beyond: int) -> None:
     ramp = np.linspace(0, 250, 64 * 80 * 3).reshape(64, 80, 3).astype(np.uint8)
-    path = ndpi(tmp_path / "a.ndpi", ramp, beyond=beyond)
+    path = slides.ndpi(tmp_path / "a.ndpi", ramp, beyond=beyond)
     reader = open_windows(path)
     assert spacing_of(reader) == {"Y": 0.25, "X": 0.25, "S": None}
     assert np.abs(whole(reader).astype(int) - ramp).max() < 12
