@@ -47,7 +47,7 @@ def _mutate_folder(seed: Path, place: Path, chance: random.Random) -> None:
         if not path.exists():
             continue
         if not texts and chance.random() < 0.9:  # a folder of slices
-            mutate(path, path, chance)
+            mutate(seed / path.relative_to(place), path, chance)
             continue
         if path in texts and chance.random() < 0.9:
             try:

@@ -17,6 +17,7 @@ from tests.imaging.windowed.windows import PLAIN, each, noise, whole
 
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed import open_windows
+from convforge.imaging.windowed.tiff.codec_headers import declared_size
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +145,45 @@ def test_data_that_hide_the_size_of_a_huge_image(tmp_path: Path) -> None:
         path = one_tile(tmp_path / "a.tif", codec, data, (16, 32))
         with pytest.raises(ImageError, match=r"declare (1000 x 1000 pixels|3 samples of 1 bytes, and 1 of 1)"):
             whole(open_windows(path))
+
+
+def test_data_that_declare_many_samples(tmp_path: Path) -> None:
+    """Ten kilobytes may hold hundreds of extra channels or frames, or samples of more bytes."""
+    imagecodecs = pytest.importorskip("imagecodecs")
+    planes = noise(90, 16, 32)
+    wide = noise(16, 32, 3, dtype=np.uint16)
+    for codec, data, words in (
+        (
+            "jpegxl",
+            bytes(imagecodecs.jpegxl_encode(planes, planar=True)),
+            "declare 90 samples of 1 bytes, and 3 of 1 is",
+        ),
+        ("jpegxl", bytes(imagecodecs.jpegxl_encode(planes)), "have no header that tells their size"),  # frames
+        ("jpegxl", encoded("jpegxl", wide), "samples of 2 bytes, and 3 of 1 is"),
+        ("lerc", encoded("lerc", noise(16, 32, 90)), "declare 90 samples of 1 bytes, and 3 of 1 is"),
+        ("lerc", encoded("lerc", wide), "declare 3 samples of 2 bytes, and 3 of 1 is"),
+        ("jpeg2000", encoded("jpeg2000", noise(16, 32, 94)), "declare 94 samples of 1 bytes, and 3 of 1 is"),
+        ("png", encoded("png", wide), "declare 3 samples of 2 bytes, and 3 of 1 is"),
+    ):
+        with pytest.raises(ImageError, match=words):
+            whole(open_windows(one_tile(tmp_path / "a.tif", codec, data)))
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("size", [(16, 32), (32, 16), (16, 16), (48, 32), (272, 1040)])
+def test_headers_of_jpeg_xl(samples: int, dtype: Any, size: tuple[int, int]) -> None:
+    imagecodecs = pytest.importorskip("imagecodecs")
+    pixels = (np.random.default_rng(1).random((*size, samples)) * 0.9).astype(np.float32)
+    pixels = pixels if dtype is np.float32 else (pixels * 250).astype(dtype)
+    turned = {1: pixels[..., 0], 6: pixels.transpose(2, 0, 1)}.get(samples, pixels)
+    for boxed in (False, True):
+        data = bytes(imagecodecs.jpegxl_encode(turned, usecontainer=boxed, planar=samples == 6 or None))
+        found = declared_size(50002, data, 2**20)
+        assert found is not None
+        assert found[:2] == size
+        assert found.samples == {3: 1, 4: 2}.get(samples, samples)  # the number of colours is not told here
+        assert found.itemsize == pixels.dtype.itemsize
 
 
 def test_data_larger_than_a_segment_can_need(tmp_path: Path) -> None:

@@ -143,27 +143,61 @@ def _webp(data: bytes) -> Declared | None:
 
 
 def _jpeg_xl(data: bytes) -> Declared | None:
+    """Return the size in SizeHeader, and the extra channels and bits of ImageMetadata (ISO/IEC 18181-1, annex D)."""
     if data[4:8] == b"JXL ":
         kind, start = next((kind, start) for kind, start in _boxes(data) if kind in (b"jxlc", b"jxlp"))
-        data = data[start + (4 if kind == b"jxlp" else 0) :][:16]  # a part begins with its number
+        data = data[start + (4 if kind == b"jxlp" else 0) :]  # a part begins with its number
     if data[:2] != b"\xff\x0a":
         return None
-    bits, at = int.from_bytes(data[2:16], "little"), 0
+    bits = _Bits(data[2:40])
+    height, width = bits.size()
+    if bits.take(1):  # all is as usual: three colours of 8 bits
+        return Declared(height, width)
+    if bits.take(1):
+        bits.take(3)  # orientation
+        if bits.take(1):
+            bits.size()
+        if bits.take(1) or bits.take(1):  # a preview, an animation
+            return None
+    if bits.take(1):
+        depth = bits.chosen((32, 0), (16, 0), (24, 0), (1, 6))
+        bits.take(4)
+    else:
+        depth = bits.chosen((8, 0), (10, 0), (12, 0), (1, 6))
+    bits.take(1)
+    extra = bits.chosen((0, 0), (1, 0), (2, 4), (1, 12))
+    return Declared(height, width, 1 + extra, -(-depth // 8))
 
-    def take(count: int) -> int:
-        nonlocal at
-        at += count
-        return bits >> (at - count) & ((1 << count) - 1)
 
-    small = take(1)
+class _Bits:
+    """Bits of a JPEG XL header, the lowest first."""
 
-    def side() -> int:
-        return (take(5) + 1) * 8 if small else take((9, 13, 18, 30)[take(2)]) + 1
+    def __init__(self, data: bytes) -> None:
+        self._bits, self._left = int.from_bytes(data, "little"), 8 * len(data)
 
-    height = side()
-    ratio = take(3)
-    above, below = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))[ratio - 1]
-    return Declared(height, height * above // below if ratio else side())
+    def take(self, count: int) -> int:
+        """Return the number in the next bits; ``ValueError`` behind the end."""
+        if self._left < count:
+            raise ValueError("the header is too short")
+        found = self._bits & ((1 << count) - 1)
+        self._bits, self._left = self._bits >> count, self._left - count
+        return found
+
+    def chosen(self, *forms: tuple[int, int]) -> int:
+        """Return a number in one of four forms: a constant, and bits of a number that is added."""
+        constant, count = forms[self.take(2)]
+        return constant + self.take(count)
+
+    def size(self) -> tuple[int, int]:
+        """Return height and width."""
+        small = self.take(1)
+
+        def side() -> int:
+            return (self.take(5) + 1) * 8 if small else self.chosen((1, 9), (1, 13), (1, 18), (1, 30))
+
+        height, ratio = side(), self.take(3)
+        above, below = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))[ratio - 1]
+        return height, height * above // below if ratio else side()
 
 
 def _jpeg_xr(data: bytes) -> Declared | None:
