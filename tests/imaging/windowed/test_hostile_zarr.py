@@ -21,7 +21,7 @@ from convforge.imaging.image import ImageError
 from convforge.imaging.pipeline.large_plan import LargePlan
 from convforge.imaging.windowed import open_windows
 from convforge.imaging.windowed.result import letters_of
-from convforge.imaging.windowed.zarr import FORMAT
+from convforge.imaging.windowed.zarr import FORMAT, ZarrReader
 
 IMAGE = np.arange(20 * 30, dtype=np.uint16).reshape(20, 30)
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -183,6 +183,24 @@ def test_a_chunk_larger_than_the_memory_is_never_decoded(tmp_path: Path, chunks:
         path = stored(tmp_path / f"{number}.zarr", metadata)
         with pytest.raises(ValueError, match=r"is too small: one unit|is no Zarr array that can be read"):
             LargePlan(path, tmp_path / "b.zarr", recipe("box:3"), memory=2**20)
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_a_huge_chunk_of_a_reduced_copy_is_not_made_again(tmp_path: Path, version: str) -> None:
+    """A level whose only chunk has 16 TiB, of which the source stores no byte."""
+    source = ome_zarr(tmp_path / "a.zarr", [IMAGE, IMAGE[::2, ::2]], "yx", version=version)
+    path = source / "1" / ("zarr.json" if version == "0.5" else ".zarray")
+    metadata = json.loads(path.read_text())
+    (metadata["chunk_grid"]["configuration"] if version == "0.5" else metadata).update(
+        {"chunk_shape": [16, 2**40]} if version == "0.5" else {"chunks": [16, 2**40]}
+    )
+    path.write_text(json.dumps(metadata))
+    target = tmp_path / "b.ome.zarr"
+    convforge.filter_large(source, target, "box:3")
+    result = FORMAT.open(target)
+    assert isinstance(result, ZarrReader)
+    assert [level.layout.chunks for level in result.levels] == [(16, 16), (16, 16)]
+    assert result.levels[1].read((slice(0, 10), slice(0, 15))).any()
 
 
 def packed(codec: str, size: int) -> bytes:
