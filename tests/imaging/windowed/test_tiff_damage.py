@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+from tests.imaging.windowed import slides
 from tests.imaging.windowed.windows import PLAIN, each, noise, whole
 
 from convforge.imaging.image import ImageError
@@ -204,6 +205,62 @@ def test_data_larger_than_a_segment_can_need(tmp_path: Path) -> None:
                 whole(reader)
         assert tracemalloc.get_traced_memory()[1] < 2**24
         tracemalloc.stop()
+
+
+def with_large_tag(path: Path, code: int, kind: int, count: int, page: int = 0) -> None:
+    """Change a tag of a page of a BigTIFF, or its tag 65123, to one of many values in a sparse file of 2 GiB."""
+    with tifffile.TiffFile(path) as file:
+        tags = file.pages[page].tags
+        tag = tags.get(code) or tags[65123]
+    with path.open("r+b") as raw:
+        raw.seek(tag.offset)
+        raw.write(struct.pack("<HHQQ", code, kind, count, 2**20))
+        raw.truncate(2**31)
+
+
+LARGE = [
+    ("ImageDescription", 270, 2, 2**30), ("XMP", 700, 1, 2**30), ("TileOffsets", 324, 16, 2**27),
+    ("TileByteCounts", 325, 4, 2**20), ("StripByteCounts", 279, 4, 2**20), ("BitsPerSample", 258, 3, 2**28),
+    ("SubIFDs", 330, 16, 2**27), ("JPEGTables", 347, 7, 2**30), ("ImageJ's own data", 50839, 1, 2**30),
+    ("XResolution", 282, 5, 2**27), ("LSM data", 34412, 1, 2**30),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, code, kind, count", LARGE)
+def test_tags_of_gigabytes_are_not_read(tmp_path: Path, name: str, code: int, kind: int, count: int) -> None:
+    path, mark = tmp_path / "a.tif", {"extratags": [(65123, 3, 1, 1, True)]}
+    tifffile.imwrite(path, noise(40, 56), **TILES, bigtiff=True, **PLAIN, **mark)
+    with_large_tag(path, code, kind, count)
+    slide = tmp_path / "a.svs"
+    with tifffile.TiffWriter(slide, bigtiff=True) as writer:
+        for number in range(3):
+            writer.write(noise(40, 56), **TILES, metadata=None, description=f"Aperio {number}", **mark)
+    with_large_tag(slide, code, kind, count, page=2)
+    tracemalloc.start()
+    for place in (path, slide):
+        with pytest.raises(ImageError, match=f"{place.name}: truncated or damaged TIFF, {name} has {count} values"):
+            open_windows(place)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+def test_a_tag_that_occurs_often_counts_often(tmp_path: Path) -> None:
+    texts = [(270, 2, 2**22, "x" * 2**22, True)] * 40
+    tifffile.imwrite(tmp_path / "a.tif", noise(40, 56), **PLAIN, extratags=texts)
+    with pytest.raises(ImageError, match="ImageDescription has 4194305 values; the tags of a file may hold"):
+        open_windows(tmp_path / "a.tif")
+
+
+def test_a_large_tag_of_an_ndpi(tmp_path: Path) -> None:
+    path = slides.ndpi(tmp_path / "a.ndpi", noise(48, 64, 3))
+    data = bytearray(path.read_bytes())
+    at = data.index(struct.pack("<HHI", 65420, 4, 1))
+    struct.pack_into("<HHII", data, at, 65420, 4, 2**28, 64)
+    path.write_bytes(data)
+    with path.open("r+b") as raw:
+        raw.truncate(2**31)
+    with pytest.raises(ImageError, match="tag 65420 has 268435456 values"):
+        open_windows(path)
 
 
 def test_a_bomb_is_refused(tmp_path: Path) -> None:

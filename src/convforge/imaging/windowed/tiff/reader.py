@@ -26,6 +26,7 @@ from convforge.imaging.windowed.tiff.directories import TiffBytes, open_tiff
 from convforge.imaging.windowed.tiff.segments import Segments, check_page, check_stored, read_window
 from convforge.imaging.windowed.tiff.series import series_of
 from convforge.imaging.windowed.tiff.slides import SLIDES, is_sorted_by_tifffile, sorted_by_tifffile
+from convforge.imaging.windowed.tiff.tag_sizes import check_tags
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -138,9 +139,10 @@ class TiffReader:
 
 
 def open_tifffile(tiff: TiffBytes) -> TiffFile:
-    """Open a TIFF by tifffile, after a check that its first directory has no table beyond the file."""
+    """Open a TIFF by tifffile, after a check of the sizes in its first directory."""
     from tifffile import TiffFile
 
+    check_tags(tiff)
     if tiff.place.suffix.lower() != ".ndpi":  # Hamamatsu's directories have positions of a form of their own
         _check_first(tiff)
     try:
@@ -154,9 +156,6 @@ def open_tifffile(tiff: TiffBytes) -> TiffFile:
 
 def _check_first(tiff: TiffBytes) -> None:
     entries, _ = tiff.entries(tiff.first)
-    for code, entry in entries.items():
-        if entry.inline is None and entry.at + exif.SIZES.get(entry.kind, 1) * entry.count > tiff.ranges.size:
-            raise tiff.damaged(f"{exif.tag_name(code)} ends beyond its {tiff.ranges.size} bytes")
     for code in (td.WIDTH, td.LENGTH):
         if not tiff.number(entries, code, 0):
             raise tiff.damaged(f"its first page has no {exif.tag_name(code)}")

@@ -15,6 +15,7 @@ import numpy as np
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.tiff.directories import HeldTables, Tables, TiffBytes
 from convforge.imaging.windowed.tiff.series import Planes, Series, asked, lettered, spacing_by_resolution, undivided
+from convforge.imaging.windowed.tiff.tag_sizes import check_tags
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -34,6 +35,7 @@ def is_sorted_by_tifffile(file: TiffFile) -> bool:
 
 def sorted_by_tifffile(tiff: TiffBytes, file: TiffFile) -> Series:
     """Return the largest image of a slide; the others, such as labels, are named as lost."""
+    check_tags(tiff, every=True)
     if file.is_bif:
         _check_overlap(tiff, file)
     with _without_warning("not stitched"):
