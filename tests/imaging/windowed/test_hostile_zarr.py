@@ -363,6 +363,25 @@ def test_an_absurd_shape_takes_no_memory(tmp_path: Path, shape: list[int]) -> No
 
 
 @pytest.mark.parametrize(
+    ("shape", "name", "what"),
+    [
+        ([2**40, 20, 30], "b.tif", "pages"), ([1, 2**20, 2**27], "b.tif", "strips or tiles of a page"),
+        ([2**40, 20, 30], "b.ome.tif", "pages"), ([2**20, 20, 30], "b.ome.tif", "channels"),
+    ],
+)  # fmt: skip
+def test_an_absurd_shape_becomes_no_tiff(tmp_path: Path, shape: list[int], name: str, what: str) -> None:
+    """The XML and the tables of a TIFF take memory for each page and each tile."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1, 16, 16]}}
+    more = {"shape": shape, "chunk_grid": grid, "dimension_names": ["c", "y", "x"]}
+    path = stored(tmp_path / "a.zarr", {**V3, **more})
+    tracemalloc.start()
+    with pytest.raises(ImageError, match=rf"{name}: would have [0-9]+ {what}, more than [0-9]+; write a Zarr array"):
+        LargePlan(path, tmp_path / name, recipe("box:3"), memory=2**24)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
     ("metadata", "named"),
     [
         ({**V3, "codecs": [BYTES, {"name": "numcodecs.lzma"}]}, "'numcodecs.lzma', which is not supported"),
