@@ -97,7 +97,24 @@ def lsm(path: Path, volume: Any, *, spacing: tuple[float, float, float] = (2e-6,
             writer.write(stored, photometric="minisblack", metadata=None, **planar, extratags=extra)
             writer.write(np.zeros((3, 4, 4), np.uint8), photometric="rgb", planarconfig="separate", metadata=None,
                          subfiletype=1)  # fmt: skip
+    if channels == 2:
+        _place_bits(path)
     return path
+
+
+def _place_bits(path: Path) -> None:
+    """Put the two values of BitsPerSample, which would fit into the entry, elsewhere in the file, as Zeiss does."""
+    data = bytearray(path.read_bytes())
+    (at,) = struct.unpack_from("<I", data, 4)
+    while at:
+        (count,) = struct.unpack_from("<H", data, at)
+        for entry in range(at + 2, at + 2 + 12 * count, 12):
+            if struct.unpack_from("<HHI", data, entry) == (258, 3, 2):
+                values = data[entry + 8 : entry + 12]
+                struct.pack_into("<I", data, entry + 8, len(data))
+                data += values
+        (at,) = struct.unpack_from("<I", data, at + 2 + 12 * count)
+    path.write_bytes(data)
 
 
 def stk(path: Path, volume: Any) -> Path:

@@ -88,7 +88,7 @@ def test_qptiff_names_its_channels(tmp_path: Path) -> None:
     assert open_windows(same).layout.channels == ()
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, 2, 3])
 def test_zeiss_lsm(tmp_path: Path, channels: int) -> None:
     volume = noise(5, channels, 40, 50)
     path = slides.lsm(tmp_path / "a.lsm", volume, spacing=(2e-6, 0.3e-6, 0.2e-6))
