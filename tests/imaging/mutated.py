@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from tests.imaging.mutations import mutate
+from tests.imaging.windowed import slides
 from tests.imaging.windowed.ome import ome_zarr
 
 LIMIT = 64 * 2**20  # bytes, of the filter in units
@@ -36,7 +37,9 @@ MAX_PIXELS = 2**22
 
 # Suffixes of a format's result: most often its own.
 TARGETS = {"npy": (".npy", ".zarr", ".tif"), "tiff": (".tif", ".tif", ".ome.tif", ".ome.zarr"), "png": (".npy",),
-           "zarr": (".zarr", ".zarr", ".ome.zarr", ".ome.tif")}  # fmt: skip
+           "zarr": (".zarr", ".zarr", ".ome.zarr", ".ome.tif"), "slide": (".tif", ".ome.tif", ".ome.zarr"),
+           "slices": (".npy", ".tif", ".zarr")}  # fmt: skip
+WHOLE = (".npy", ".png", ".tif")  # suffixes of files that are read whole too
 
 
 def seeds(folder: Path) -> dict[str, list[Path]]:
@@ -80,7 +83,40 @@ def seeds(folder: Path) -> dict[str, list[Path]]:
         pyramid.write(gray[::2, ::2].copy(), subfiletype=1, tile=(32, 32), compression="zlib")
     found["tiff"] += [folder / "pyramid.tif", folder / "pages.tif"]
     found["zarr"] = _zarr_seeds(folder, gray)
+    found["slide"] = _slide_seeds(folder, np.dstack([colour, gray]))
+    found["slices"] = [_slices(folder / kind, stack.astype(np.uint8)) for kind in ("png", "npy", "tif")]
     return found
+
+
+def _slide_seeds(folder: Path, pixels: Any) -> list[Path]:
+    """Make a file of each scanner and microscope of 64 x 48 pixels, from pixels with four bands."""
+    four = np.ascontiguousarray(pixels[:64, :48])
+    scan, label = np.ascontiguousarray(four[..., :3]), np.ascontiguousarray(four[:20, :12, :3])
+    volume = np.stack([four.transpose(2, 0, 1)[:3]] * 3)
+    return [
+        slides.svs(folder / "a.svs", scan, compression="jpeg"), slides.svs(folder / "j.svs", scan, compression=33005),
+        slides.scn(folder / "a.scn", [scan], label), slides.scn(folder / "c.scn", [four], label, channels=4),
+        slides.bif(folder / "a.bif", scan, label), slides.qptiff(folder / "a.qptiff", four, label, list("abcd")),
+        slides.philips(folder / "a.tiff", scan, label), slides.lsm(folder / "a.lsm", volume),
+        slides.stk(folder / "a.stk", volume[:, 0]), slides.ndpi(folder / "a.ndpi", scan),
+    ]  # fmt: skip
+
+
+def _slices(folder: Path, planes: Any) -> Path:
+    """Make a folder of slices, in the format that its name says."""
+    from PIL import Image as Pillow
+    from tifffile import imwrite
+
+    folder.mkdir()
+    for number, plane in enumerate(planes):
+        place = folder / f"slice{number}.{folder.name}"
+        if place.suffix == ".npy":
+            np.save(place, plane)
+        elif place.suffix == ".tif":
+            imwrite(place, plane, compression="zlib")
+        else:
+            Pillow.fromarray(plane).save(place)
+    return folder
 
 
 def _zarr_seeds(folder: Path, gray: Any) -> list[Path]:
@@ -97,6 +133,9 @@ def _zarr_seeds(folder: Path, gray: Any) -> list[Path]:
     kinds: list[tuple[str, str, dict[str, Any]]] = [
         ("v3.zarr", "zarr3", {**plain, "codecs": [shards], "dimension_names": ["y", "x"]}),
         ("v2.zarr", "zarr", packed),
+        ("blosc.zarr", "zarr", {**packed, "compressor": {"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 1}}),
+        ("open.zarr", "zarr3", {**plain, "codecs": [_shards_of_blosc()]}),
+        ("start.zarr", "zarr3", {**plain, "codecs": [_shards_of_blosc(index_location="start")]}),
     ]
     for name, driver, metadata in kinds:
         place = folder / name
@@ -111,6 +150,14 @@ def _zarr_seeds(folder: Path, gray: Any) -> list[Path]:
     return made
 
 
+def _shards_of_blosc(**more: Any) -> dict[str, Any]:
+    """Return a codec of shards whose index has no check sum."""
+    endian = {"name": "bytes", "configuration": {"endian": "little"}}
+    blosc = {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 1, "shuffle": "noshuffle", "typesize": 1}}
+    inner = {"chunk_shape": [8, 10], "codecs": [endian, blosc], "index_codecs": [endian], **more}
+    return {"name": "sharding_indexed", "configuration": inner}
+
+
 def try_file(place: Path, folder: Path, suffix: str) -> str:
     """Read a file whole and filter it in units; return what happened. Only errors for the user are caught."""
     from convforge.imaging.files import read_image
@@ -118,7 +165,7 @@ def try_file(place: Path, folder: Path, suffix: str) -> str:
 
     target = folder / f"out{suffix}"
     actions: list[Callable[[], Any]] = []
-    if place.suffix != ".zarr":
+    if place.suffix in WHOLE:
         actions.append(lambda: read_image(place, max_pixels=MAX_PIXELS))
     if place.suffix != ".png":
         actions.append(lambda: filter_large(place, target, "box:3", memory=LIMIT, workers=1))

@@ -18,7 +18,13 @@ VALUES: tuple[Any, ...] = (
     *NUMBERS, 1.5, 1e308, "", "x", "../..", "/etc", None, True, [], {}, [[1]], {"a": 1}, "NaN", [2**40] * 2,
 )  # fmt: skip
 # Texts in the place of a value of XML or of a header.
-WORDS = ("0", "-1", "1", "2", "7", "99999", "4294967296", "1e999", "nan", "", "x", "../../etc/passwd", "&#0;", "µm")
+WORDS = ("0", "-1", "1", "2", "7", "99999", "4294967296", "1e999", "nan", "", "x", "../../etc/passwd", "&#0;", "µm",
+         "9" * 400, "-9223372036854775808", "&e9;")  # fmt: skip
+
+
+# Entities that become a gigabyte, and one that names a file.
+ENTITIES = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
+BOMBS = (f'<!DOCTYPE x [<!ENTITY e0 "lol">{ENTITIES}]>', '<!DOCTYPE x [<!ENTITY e9 SYSTEM "file:///etc/passwd">]>')
 
 
 def mutate(seed: Path, place: Path, chance: random.Random) -> None:
@@ -27,10 +33,9 @@ def mutate(seed: Path, place: Path, chance: random.Random) -> None:
         _mutate_folder(seed, place, chance)
         return
     data = seed.read_bytes()
-    kinds: dict[str, Callable[[bytes, random.Random], bytes]] = {
-        ".png": changed_png, ".tif": changed_tiff, ".npy": changed_npy,
-    }  # fmt: skip
-    place.write_bytes((kinds[seed.suffix] if chance.random() < 0.75 else changed_bytes)(data, chance))
+    kinds: dict[str, Callable[[bytes, random.Random], bytes]] = {".png": changed_png, ".npy": changed_npy}
+    kind = kinds.get(seed.suffix, changed_tiff)
+    place.write_bytes((kind if chance.random() < 0.75 else changed_bytes)(data, chance))
 
 
 def _mutate_folder(seed: Path, place: Path, chance: random.Random) -> None:
@@ -38,8 +43,11 @@ def _mutate_folder(seed: Path, place: Path, chance: random.Random) -> None:
     files = sorted(path for path in place.rglob("*") if path.is_file())
     texts = [path for path in files if path.suffix == ".json" or path.name.startswith(".z")]
     for _ in range(chance.choice((1, 1, 2, 3))):
-        path = chance.choice(texts if chance.random() < 0.7 else files)
+        path = chance.choice(texts if texts and chance.random() < 0.7 else files)
         if not path.exists():
+            continue
+        if not texts and chance.random() < 0.9:  # a folder of slices
+            mutate(seed / path.relative_to(place), path, chance)
             continue
         if path in texts and chance.random() < 0.9:
             try:
@@ -49,7 +57,24 @@ def _mutate_folder(seed: Path, place: Path, chance: random.Random) -> None:
         elif chance.random() < 0.1:
             path.unlink()
         else:
-            path.write_bytes(changed_bytes(path.read_bytes(), chance))
+            change = chance.choice((changed_bytes, changed_index))
+            path.write_bytes(change(path.read_bytes(), chance))
+
+
+def changed_index(data: bytes, chance: random.Random) -> bytes:
+    """Change a position or a size in the index of a shard, which is at its end, or in the header of a blosc chunk."""
+    out, last = bytearray(data), len(data) // 8
+    if not last:
+        return data
+    at, form = len(data) - 8 * chance.randrange(1, min(last, 9) + 1), "<Q"
+    if chance.random() < 0.3:
+        at, form = chance.choice((4, 8, 12)), "<I"
+    size = struct.calcsize(form)
+    if at + size <= len(out):
+        (old,) = struct.unpack_from(form, out, at)
+        new = chance.choice((old + 1, 2 * old, len(data), chance.randrange(len(data)), *NUMBERS))
+        struct.pack_into(form, out, at, new % 2 ** (8 * size))
+    return bytes(out)
 
 
 def changed_bytes(data: bytes, chance: random.Random) -> bytes:
@@ -192,6 +217,10 @@ def changed_text(text: str, chance: random.Random) -> str:
     """Change a description: a value of JSON, of an attribute of XML, of a line, or any part of it."""
     if chance.random() < 0.15:
         return changed_bytes(text.encode(), chance).decode("utf-8", "replace")
+    if text.startswith("<") and chance.random() < 0.1:  # entities in the place of a value
+        head = re.match(r"<\?xml[^>]*\?>\s*", text)
+        at = head.end() if head else 0
+        return text[:at] + chance.choice(BOMBS) + re.sub(r'(?<=")[^"<>]+(?="/?>)', "&e9;", text[at:], count=1)
     if text.startswith("{"):
         with suppress(ValueError):  # it was changed before
             return json.dumps(changed_json(json.loads(text), chance))

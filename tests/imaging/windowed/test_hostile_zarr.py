@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import struct
+import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from convforge.imaging.image import ImageError
 from convforge.imaging.pipeline.large_plan import LargePlan
 from convforge.imaging.windowed import open_windows
 from convforge.imaging.windowed.result import letters_of
-from convforge.imaging.windowed.zarr import FORMAT
+from convforge.imaging.windowed.zarr import FORMAT, ZarrReader
 
 IMAGE = np.arange(20 * 30, dtype=np.uint16).reshape(20, 30)
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -31,6 +34,7 @@ V2: dict[str, Any] = {
     "zarr_format": 2, "shape": [20, 30], "chunks": [8, 8], "dtype": "<u2", "compressor": None, "fill_value": 0,
     "order": "C", "filters": None,
 }  # fmt: skip
+ABSENT = 2**64 - 1  # position and size of a chunk that a shard does not hold
 WRONG: list[Any] = [None, 5, -1, True, "x", "../..", [], {}, [None], [{}], {"name": 3}, [[[]]], 1e400, 2**70, "\ud800"]
 
 
@@ -181,6 +185,155 @@ def test_a_chunk_larger_than_the_memory_is_never_decoded(tmp_path: Path, chunks:
             LargePlan(path, tmp_path / "b.zarr", recipe("box:3"), memory=2**20)
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_a_huge_chunk_of_a_reduced_copy_is_not_made_again(tmp_path: Path, version: str) -> None:
+    """A level whose only chunk has 16 TiB, of which the source stores no byte."""
+    source = ome_zarr(tmp_path / "a.zarr", [IMAGE, IMAGE[::2, ::2]], "yx", version=version)
+    path = source / "1" / ("zarr.json" if version == "0.5" else ".zarray")
+    metadata = json.loads(path.read_text())
+    (metadata["chunk_grid"]["configuration"] if version == "0.5" else metadata).update(
+        {"chunk_shape": [16, 2**40]} if version == "0.5" else {"chunks": [16, 2**40]}
+    )
+    path.write_text(json.dumps(metadata))
+    target = tmp_path / "b.ome.zarr"
+    convforge.filter_large(source, target, "box:3")
+    result = FORMAT.open(target)
+    assert isinstance(result, ZarrReader)
+    assert [level.layout.chunks for level in result.levels] == [(16, 16), (16, 16)]
+    assert result.levels[1].read((slice(0, 10), slice(0, 15))).any()
+
+
+def packed(codec: str, size: int) -> bytes:
+    """So many zeros, compressed."""
+    import imagecodecs
+
+    if codec == "blosc":
+        return bytes(imagecodecs.blosc_encode(bytes(size), compressor="zstd", level=9))
+    return bytes(imagecodecs.zstd_encode(bytes(size)) if codec == "zstd" else gzip.compress(bytes(size), 9))
+
+
+def one_chunk(path: Path, version: int, codec: str, data: bytes, *, shard: bool = False, **index: Any) -> Path:
+    """Write an array of 16 x 16 bytes of one file: a chunk, or a shard of two chunks of which one is stored."""
+    codecs: list[Any] = {
+        "blosc": [{"name": "blosc", "configuration": {"cname": "zstd", "clevel": 9, "shuffle": "noshuffle",
+                                                      "blocksize": 0, "typesize": 1}}],
+        "zstd": [{"name": "zstd", "configuration": {"level": 1}}], "raw": [],
+        "gzip": [{"name": "gzip", "configuration": {"level": 1}}],
+    }[codec]  # fmt: skip
+    codecs = [BYTES, *codecs]
+    if shard:
+        inner = {"chunk_shape": [16, 8], "codecs": codecs, "index_codecs": [BYTES], **index}
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+        table = struct.pack("<4Q", ABSENT, ABSENT, 32 if index else 0, len(data))
+        data = table + data if index else data + table
+    if version == 3:
+        grid = {"name": "regular", "configuration": {"chunk_shape": [16, 16]}}
+        stored(path, {**V3, "shape": [16, 16], "data_type": "uint8", "chunk_grid": grid, "codecs": codecs})
+        (path / "c" / "0").mkdir(parents=True)
+    else:
+        compressor = {"blosc": {"id": "blosc", "cname": "zstd", "clevel": 9, "shuffle": 0, "blocksize": 0},
+                      "zstd": {"id": "zstd", "level": 1}, "gzip": {"id": "gzip", "level": 1},
+                      "raw": None}[codec]  # fmt: skip
+        stored(path, {**V2, "shape": [16, 16], "chunks": [16, 16], "dtype": "|u1", "compressor": compressor})
+    (path / ("c/0/0" if version == 3 else "0.0")).write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("codec", ["blosc", "zstd", "gzip", "raw"])
+def test_a_chunk_that_expands_takes_no_memory(tmp_path: Path, codec: str) -> None:
+    """2 GiB of a blosc header, 256 MiB of the others, which tensorstore decodes in a stream; a file of 1 GiB."""
+    pytest.importorskip("imagecodecs")
+    cases: list[tuple[int, dict[str, Any]]] = [(2, {}), (3, {}), (3, {"shard": True})]
+    cases.append((3, {"shard": True, "index_location": "start"}))
+    for number, (version, options) in enumerate(cases):
+        data = b"" if codec == "raw" else packed(codec, 2**20 if codec == "blosc" else 2**28)
+        if codec == "blosc":
+            data = data[:4] + struct.pack("<I", 2**31 - 16) + data[8:]
+        path = one_chunk(tmp_path / f"{number}.zarr", version, codec, data, **options)
+        if codec == "raw":
+            with (path / ("c/0/0" if version == 3 else "0.0")).open("r+b") as file:
+                file.truncate(2**30)
+        words = {"blosc": "whose blosc header names 2147483632 bytes", "raw": "has 1073741824 bytes, and"}.get(
+            codec, ""
+        )
+        reader = open_windows(path)
+        before = peak()
+        with pytest.raises(ImageError, match=words or "a chunk is damaged|has [0-9]+ bytes"):
+            reader.read((slice(0, 16), slice(0, 16)))
+        assert peak() - before < 2**26
+
+
+def peak() -> int:
+    """Most resident memory of the process, in bytes."""
+    resource = pytest.importorskip("resource")
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+
+
+def test_a_chunk_of_a_shard_is_checked_only_if_it_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
+    good = packed("blosc", 128)
+    for number, index in enumerate([{}, {"index_location": "start"}]):
+        path = one_chunk(tmp_path / f"{number}.zarr", 3, "blosc", good, shard=True, **index)
+        assert not open_windows(path).read((slice(0, 16), slice(0, 16))).any()
+        content = (path / "c/0/0").read_bytes()
+        at = content.index(good)
+        (path / "c/0/0").write_bytes(content[: at + 4] + struct.pack("<I", 2**30) + content[at + 8 :])
+        assert not open_windows(path).read((slice(0, 16), slice(0, 8))).any()
+        with pytest.raises(ImageError, match=r"c/0/0 has a chunk whose blosc header names 1073741824 bytes"):
+            open_windows(path).read((slice(3, 5), slice(7, 9)))
+
+
+@pytest.mark.parametrize("index", [{}, {"index_location": "start"}])
+def test_a_shard_whose_index_names_a_large_part_of_the_file(tmp_path: Path, index: Any) -> None:
+    path = one_chunk(tmp_path / "a.zarr", 3, "raw", bytes(128), shard=True, **index)
+    content = (path / "c/0/0").read_bytes()
+    entry = struct.pack("<Q", 128)
+    assert content.count(entry) == 1
+    for count, words in ((2**40, "has a chunk of 1099511627776 bytes"), (2**20, "a chunk is damaged")):
+        (path / "c/0/0").write_bytes(content.replace(entry, struct.pack("<Q", count)))
+        with pytest.raises(ImageError, match=words):
+            open_windows(path).read((slice(0, 16), slice(8, 16)))
+
+
+def test_codecs_that_hide_a_size_are_refused(tmp_path: Path) -> None:
+    zstd, blosc = {"name": "zstd"}, {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "blocksize": 0}}
+    inner = {"chunk_shape": [4, 4], "codecs": [BYTES, blosc, zstd], "index_codecs": [BYTES]}
+    sharding = {"name": "sharding_indexed", "configuration": inner}
+    for number, (codecs, words) in enumerate(
+        [
+            ([BYTES, blosc, zstd], "encodes blosc once more by 'zstd'"),
+            ([sharding], "encodes blosc once more by 'zstd'"),
+            ([sharding, zstd], "encodes sharding_indexed once more by 'zstd'"),
+            ([{**sharding, "configuration": {**inner, "codecs": [BYTES], "index_codecs": [BYTES, zstd]}}],
+             "index of its shards is encoded by bytes, zstd|is no Zarr array that can be read"),
+        ]
+    ):  # fmt: skip
+        path = stored(tmp_path / f"{number}.zarr", {**V3, "codecs": codecs})
+        with pytest.raises(ImageError, match=words):
+            open_windows(path)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_shards_of_blosc_are_read_in_any_window(tmp_path: Path, transposed: bool) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    volume = np.random.default_rng(3).integers(1, 200, (9, 21, 34), np.uint8)
+    codecs = [BYTES, {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "typesize": 1}}]
+    inner = {"chunk_shape": [2, 4, 5], "codecs": codecs, "index_codecs": [BYTES, {"name": "crc32c"}]}
+    if transposed:
+        inner["chunk_shape"] = [5, 2, 4]
+    before = [{"name": "transpose", "configuration": {"order": [2, 0, 1]}}] if transposed else []
+    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 8, 20]}}
+    metadata = {"data_type": "uint8", "shape": volume.shape, "chunk_grid": grid,
+                "codecs": [*before, {"name": "sharding_indexed", "configuration": inner}]}  # fmt: skip
+    path = tmp_path / "a.zarr"
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}, "metadata": metadata}
+    tensorstore.open(spec, create=True).result()[...] = volume
+    reader = open_windows(path)
+    for start, stop in (((0, 0, 0), volume.shape), ((3, 7, 19), (5, 9, 21)), ((8, 20, 33), (9, 21, 34))):
+        window = tuple(map(slice, start, stop))
+        np.testing.assert_array_equal(reader.read(window), volume[window])
+
+
 def test_a_shard_of_too_many_chunks_is_refused(tmp_path: Path) -> None:
     inner = {"chunk_shape": [1, 1], "codecs": [BYTES], "index_codecs": [BYTES]}
     sharding = {"name": "sharding_indexed", "configuration": inner}
@@ -205,6 +358,25 @@ def test_an_absurd_shape_takes_no_memory(tmp_path: Path, shape: list[int]) -> No
     layout = FORMAT.arranged(named, target, reader)
     FORMAT.create(target, layout, reader)
     assert open_windows(target).layout.levels == layout.levels
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "what"),
+    [
+        ([2**40, 20, 30], "b.tif", "pages"), ([1, 2**20, 2**27], "b.tif", "strips or tiles of a page"),
+        ([2**40, 20, 30], "b.ome.tif", "pages"), ([2**20, 20, 30], "b.ome.tif", "channels"),
+    ],
+)  # fmt: skip
+def test_an_absurd_shape_becomes_no_tiff(tmp_path: Path, shape: list[int], name: str, what: str) -> None:
+    """The XML and the tables of a TIFF take memory for each page and each tile."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1, 16, 16]}}
+    more = {"shape": shape, "chunk_grid": grid, "dimension_names": ["c", "y", "x"]}
+    path = stored(tmp_path / "a.zarr", {**V3, **more})
+    tracemalloc.start()
+    with pytest.raises(ImageError, match=rf"{name}: would have [0-9]+ {what}, more than [0-9]+; write a Zarr array"):
+        LargePlan(path, tmp_path / name, recipe("box:3"), memory=2**24)
     assert tracemalloc.get_traced_memory()[1] < 2**26
     tracemalloc.stop()
 

@@ -309,3 +309,26 @@ def test_npy_and_zarr_become_ome_zarr(tmp_path: Path, letters: str, shape: Any) 
         assert attributes(target).get("by") == (None if source == plain else "me")
     assert NpyReader(plain).attributes == {}
     assert format_of(target / "0") is FORMAT
+
+
+def test_a_new_image_tells_where_its_samples_lie(tmp_path: Path) -> None:
+    """The value of a ramp is the place of a sample, of every level, as zarr-python and the metadata tell it."""
+    tifffile = pytest.importorskip("tifffile")
+    rows, columns = 0.5 * np.arange(1400), 0.25 * np.arange(1300)
+    ramp = np.stack([np.add.outer(rows, 0 * columns), np.add.outer(0 * rows, columns)]).astype(np.float32)
+    tifffile.imwrite(
+        tmp_path / "a.ome.tif", ramp, photometric="minisblack", tile=(256, 256),
+        metadata={"axes": "CYX", "PhysicalSizeY": 0.5, "PhysicalSizeX": 0.25},
+    )  # fmt: skip
+    for name, options in (("whole", {}), ("part", {"region": "100:,40:1240", "stride": 2}), ("row", {"stride": 3})):
+        target = tmp_path / f"{name}.ome.zarr"
+        convforge.filter_large(tmp_path / "a.ome.tif", target, np.ones((1, 1)), **options)
+        multiscale, group = checked(target), pytest.importorskip("zarr").open_group(target, mode="r")
+        for dataset in multiscale["datasets"]:
+            scale, *shift = dataset["coordinateTransformations"]
+            begin = shift[0]["translation"] if shift else [0.0] * 3
+            level = group[dataset["path"]][:]
+            for axis in (1, 2):
+                line = level[axis - 1, :, 3] if axis == 1 else level[axis - 1, 3]
+                places = begin[axis] + scale["scale"][axis] * np.arange(len(line))
+                np.testing.assert_allclose(line[:-1], places[:-1], rtol=1e-6)  # the last may repeat a sample

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.byte_ranges import SCHEMES
 from convforge.imaging.windowed.contract import Layout, Place, WindowFormat, WindowReader
 from convforge.imaging.windowed.tiff.create import create, description_of, is_ome, lost, notes, reopen
+from convforge.imaging.windowed.tiff.directories import MOST_DIRECTORIES
 from convforge.imaging.windowed.tiff.reader import TiffReader
-from convforge.imaging.windowed.tiff.storage import arranged, storage_of
+from convforge.imaging.windowed.tiff.storage import PageForm, arranged, storage_of
+from convforge.imaging.windowed.tiff.tag_sizes import MOST_NUMBERS
+
+__all__ = ["FORMAT", "is_tiff", "source_notes"]
+
+# OME-XML has an element for each channel.
+MOST_CHANNELS = 2**14
 
 HEADERS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
@@ -23,8 +31,20 @@ def is_tiff(path: Path) -> bool:
 
 
 def checked(layout: Layout, place: Place, source: WindowReader) -> Layout:
-    """Return the layout of :func:`arranged`; ``ImageError`` if the result is an OME-TIFF that cannot hold it."""
+    """Return the layout of :func:`arranged`; ``ImageError`` if a TIFF, or an OME-TIFF, cannot hold the result."""
     found = arranged(layout, place, source)
+    form = PageForm.of(found.axes)
+    sizes, stored = form.sizes(found.shape), form.sizes(found.shards or found.shape)
+    pages = math.prod(form.page_sizes(found.shape))
+    planes = form.samples(found.shape) if form.planar else 1
+    segments = planes * math.prod(-(-sizes[letter] // stored[letter]) for letter in "YX")
+    channels = sizes.get("C", 1) if is_ome(source, place.name) else 1
+    for count, most, what in (
+        (pages, MOST_DIRECTORIES, "pages"), (channels, MOST_CHANNELS, "channels"),
+        (segments, MOST_NUMBERS // 2, "strips or tiles of a page"),
+    ):  # fmt: skip
+        if count > most:
+            raise ImageError(f"{place}: would have {count} {what}, more than {most}; write a Zarr array (.zarr)")
     if is_ome(source, place.name):
         try:
             description_of(found, source, storage_of(found, source, place.name), place.name)
@@ -33,7 +53,17 @@ def checked(layout: Layout, place: Place, source: WindowReader) -> Layout:
     return found
 
 
+def source_notes(source: WindowReader) -> tuple[str, ...]:
+    """Return how many tiles of a slide are not stored: scanners leave out those without tissue."""
+    if not isinstance(source, TiffReader) or not source.is_slide:
+        return ()
+    absent, total = source.absent()
+    if not absent:
+        return ()
+    return (f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB",)
+
+
 FORMAT = WindowFormat(
     "TIFF", (".tif", ".tiff", ".tf2", ".tf8", ".btf"), is_tiff, TiffReader, checked, create, reopen, lost, SCHEMES,
-    notes=notes, reads=(".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk"),
+    notes=notes, source_notes=source_notes, reads=(".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk"),
 )  # fmt: skip

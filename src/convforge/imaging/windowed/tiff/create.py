@@ -31,6 +31,8 @@ from convforge.imaging.windowed.tiff.writer import Appended, TiffLevel, TiffWrit
 if TYPE_CHECKING:
     from tifffile import TiffPage
 
+SOFTWARE = 305
+
 INCOMPLETE = ".incomplete"  # ends the name of a result that is being written
 
 
@@ -162,11 +164,15 @@ def metadata_of(layout: Layout, source: WindowReader, name: str = "") -> Metadat
     if (grid.height, grid.width) != layout.shape[x - 1 : x + 1]:
         kept, lost = exif.without_pixels(exif.main_of(metadata.exif))
         metadata = replace(metadata, exif=exif.pack_block(kept), left=(*metadata.left, *lost))
+    if source.is_slide and metadata.exif is not None:  # the scanner's name would mark the result as a slide of its own
+        kept = {code: entry for code, entry in exif.main_of(metadata.exif).items() if code != SOFTWARE}
+        metadata = replace(metadata, exif=exif.pack_block(kept))
     stays_imagej = not is_ome(source, name) and source.file.is_imagej and _kept_description(source, _pages(layout))[1]
     if again and stays_imagej:
         found = resolution_for(layout.spacing_by_letter, per=1.0)
         return replace(metadata, resolution=found, unit="none" if found else "inch")
-    unknown = metadata.pixels_per("inch") is None and not stays_imagej
+    given = metadata.pixels_per("inch") is not None and not source.is_sorted_by_tifffile  # a slide's inch is no size
+    unknown = not given and not stays_imagej
     if (unknown or again & {"Y", "X"}) and (found := _resolution(layout)) is not None:
         return replace(metadata, resolution=found, unit="centimeter")
     if metadata.resolution is None:

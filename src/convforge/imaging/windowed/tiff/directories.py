@@ -94,6 +94,11 @@ class TiffBytes:
 
     def entries(self, at: int) -> tuple[Entries, int]:
         """Return the entries of the directory at a position, and the position of the next directory or 0."""
+        found, following = self.listed(at)
+        return dict(found), following
+
+    def listed(self, at: int) -> tuple[list[tuple[int, Entry]], int]:
+        """Return the same with the entries in order; a tag may occur again."""
         number, head, offset = self.form.number, self.form.head, self.form.offset
         raw = self.ranges.read(at, 512)
         if at < 8 or len(raw) < number.size:
@@ -104,14 +109,14 @@ class TiffBytes:
         step = head.size + offset.size
         size = number.size + count * step + offset.size
         raw = raw if len(raw) >= size else self.exactly(at, size, "the directory")
-        found: Entries = {}
+        found = list[tuple[int, Entry]]()
         for start in range(number.size, size - offset.size, step):
             code, kind, values = head.unpack_from(raw, start)
             where = start + head.size
             if exif.SIZES.get(kind, 1) * values > offset.size:
-                found[code] = Entry(kind, values, offset.unpack_from(raw, where)[0], None)
+                found.append((code, Entry(kind, values, offset.unpack_from(raw, where)[0], None)))
             else:
-                found[code] = Entry(kind, values, at + where, raw[where : where + offset.size])
+                found.append((code, Entry(kind, values, at + where, raw[where : where + offset.size])))
         return found, offset.unpack_from(raw, size - offset.size)[0]
 
     def values(self, entry: Entry, first: int = 0, count: int | None = None) -> npt.NDArray[Any]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import (
     ASSOCIATED,
-    CODECS_THAT_GIVE_RGB,
     COLOURS,
     MIN_IS_WHITE,
     PALETTE,
@@ -28,10 +27,15 @@ from convforge.imaging.windowed.tiff.codec_headers import JPEG
 from convforge.imaging.windowed.tiff.directories import TiffBytes, open_tiff
 from convforge.imaging.windowed.tiff.ome_xml import read_ome
 from convforge.imaging.windowed.tiff.segments import Segments, check_page, check_stored, read_window
-from convforge.imaging.windowed.tiff.series import SLIDES, asked, series_of
+from convforge.imaging.windowed.tiff.series import asked, series_of
+from convforge.imaging.windowed.tiff.slides import SLIDES, is_sorted_by_tifffile, sorted_by_tifffile
+from convforge.imaging.windowed.tiff.tag_sizes import check_tags
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
+
+# Aperio's JPEG 2000 of this number holds YCbCr, whatever the tag of the colours says; OpenSlide reads it so too.
+APERIO_YCBCR = 33003
 
 WHOLE = "or leave --memory out, so that the image is read whole"
 
@@ -60,7 +64,11 @@ class TiffReader:
 
     def _open(self) -> None:
         self.file = open_tifffile(self.tiff)
-        self.series = series_of(self.tiff, self.file)
+        self.series = (
+            sorted_by_tifffile(self.tiff, self.file)
+            if self.is_sorted_by_tifffile
+            else series_of(self.tiff, self.file, sorted_by_tifffile)
+        )
         self.first = self.series.first
         _check_kind(self.path, self.first)
         check_page(self.tiff, self.first)
@@ -72,11 +80,25 @@ class TiffReader:
     @property
     def is_slide(self) -> bool:
         """True for the files of slide scanners, whose descriptions tell of further images."""
-        return any(getattr(self.file, f"is_{kind}") for kind in SLIDES)
+        return self.is_sorted_by_tifffile and any(getattr(self.file, f"is_{kind}") for kind in SLIDES)
+
+    @property
+    def is_sorted_by_tifffile(self) -> bool:
+        """True for these files, and for those of two kinds of microscopes."""
+        return is_sorted_by_tifffile(self.file)
 
     @property
     def plane_count(self) -> int:
         return math.prod(self.series.pages.values())
+
+    def absent(self) -> tuple[int, int]:
+        """Return the number of strips or tiles that are not stored, and of all, whose tables are in memory."""
+        absent, each = 0, self.segments.grid.count
+        for plane in range(self.plane_count):
+            _, source, page = self.series.planes.at(plane)
+            offsets, counts = source.segments(page, 0, each) if page >= 0 else ([0], [0])
+            absent += sum(not at or not count for at, count in zip(offsets, counts, strict=True)) if page >= 0 else each
+        return absent, each * self.plane_count
 
     def read(self, region: Region) -> Array:
         return read_window(self.series.planes, self.segments, self._pages, region)
@@ -135,9 +157,10 @@ def spacing_of_slice(path: Path) -> Mapping[str, float]:
 
 
 def open_tifffile(tiff: TiffBytes) -> TiffFile:
-    """Open a TIFF by tifffile, after a check that its first directory has no table beyond the file."""
+    """Open a TIFF by tifffile, after a check of the sizes in its first directory."""
     from tifffile import TiffFile
 
+    check_tags(tiff)
     if tiff.place.suffix.lower() != ".ndpi":  # Hamamatsu's directories have positions of a form of their own
         _check_first(tiff)
     try:
@@ -151,9 +174,6 @@ def open_tifffile(tiff: TiffBytes) -> TiffFile:
 
 def _check_first(tiff: TiffBytes) -> None:
     entries, _ = tiff.entries(tiff.first)
-    for code, entry in entries.items():
-        if entry.inline is None and entry.at + exif.SIZES.get(entry.kind, 1) * entry.count > tiff.ranges.size:
-            raise tiff.damaged(f"{exif.tag_name(code)} ends beyond its {tiff.ranges.size} bytes")
     for code in (td.WIDTH, td.LENGTH):
         if not tiff.number(entries, code, 0):
             raise tiff.damaged(f"its first page has no {exif.tag_name(code)}")
@@ -182,8 +202,10 @@ def _check_kind(place: Place, page: TiffPage) -> None:
         name = "palette"
     elif colours == MIN_IS_WHITE:
         name = "inverted (zero is white)"
-    elif colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
-        name = "YCbCr"
+    elif colours == YCBCR and int(page.compression) not in JPEG:
+        name = "YCbCr"  # the decoders of JPEG 2000 convert none that has no JP2 header
+    elif int(page.compression) == APERIO_YCBCR and page.samplesperpixel == 3:
+        name = "YCbCr (Aperio's JPEG 2000, compression 33003)"
     if COLOURS.get(colours, 1) > page.samplesperpixel:
         raise ImageError(
             f"{place}: damaged, {page.samplesperpixel} samples cannot be RGB; get it again from its source"

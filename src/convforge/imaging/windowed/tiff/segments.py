@@ -10,13 +10,16 @@ import numpy as np
 from convforge.imaging.formats.tiff import BEST_RATIO, LOOSEST_RATIO
 from convforge.imaging.image import Array, ImageError, check_proportion
 from convforge.imaging.windowed.contract import Region
-from convforge.imaging.windowed.tiff.codec_headers import declared_size
+from convforge.imaging.windowed.tiff.codec_headers import declared_size, has_header
 from convforge.imaging.windowed.tiff.directories import TiffBytes
 
 if TYPE_CHECKING:
     from tifffile import TiffPage
 
     from convforge.imaging.windowed.tiff.series import Planes, Source
+
+# Compressed data take at most twice the size of the pixels, and this many bytes more, for profiles and the like.
+MORE = 2**20
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,12 @@ class Segments:
         if at + count > tiff.ranges.size:
             raise tiff.damaged(f"pixel data at {at} end beyond its {tiff.ranges.size} bytes")
         check_proportion(str(tiff.place), size, count, BEST_RATIO.get(self.compression, LOOSEST_RATIO))
+        if self.compression == 1:
+            count = min(count, size)  # some writers count more
+        elif count > 2 * size + MORE:
+            raise tiff.damaged(f"the {count} bytes of pixel data at {at} are too many for a segment of {size} bytes")
         data = tiff.exactly(at, count, "pixel data")
-        self._check_header(tiff, data, at)
+        self._check_header(tiff, data, at, size)
         try:
             decoded, _, _ = self._decode(data, index, jpegtables=tables, jpegheader=self._header)
         except Exception as error:  # each codec raises its own
@@ -120,11 +127,20 @@ class Segments:
             raise tiff.damaged(f"pixel data at {at} are {array.shape} x {array.dtype}, and {whole} is expected")
         return array
 
-    def _check_header(self, tiff: TiffBytes, data: bytes, at: int) -> None:
+    def _check_header(self, tiff: TiffBytes, data: bytes, at: int, size: int) -> None:
         """Refuse data that declare an image larger than the segment, before they are decoded."""
-        size = declared_size(self.compression, data) if self._header is None else None
-        if size is not None and (size[0] > self.grid.rows + 16 or size[1] > self.grid.columns + 16):
-            raise tiff.damaged(f"pixel data at {at} declare {size[1]} x {size[0]} pixels in a segment")
+        if not has_header(self.compression):
+            return
+        found, grid = declared_size(self.compression, self._header or data, 2 * size + MORE), self.grid
+        if found is None:
+            raise tiff.damaged(f"pixel data at {at} cannot be decoded (they have no header that tells their size)")
+        if found.height > grid.rows + 16 or found.width > grid.columns + 16:
+            raise tiff.damaged(f"pixel data at {at} declare {found.width} x {found.height} pixels in a segment")
+        if found.samples > grid.samples or found.itemsize > self.dtype.itemsize:
+            raise tiff.damaged(
+                f"pixel data at {at} declare {found.samples} samples of {found.itemsize} bytes, and {grid.samples} of "
+                f"{self.dtype.itemsize} is expected"
+            )
 
     def _read_rows(
         self, tiff: TiffBytes, source: Source, page: int, sample: int, y: slice, x: slice, band: slice, out: Array

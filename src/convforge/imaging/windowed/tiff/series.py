@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,16 +18,12 @@ from convforge.imaging.windowed.byte_ranges import LocalBytes
 from convforge.imaging.windowed.contract import Url
 from convforge.imaging.windowed.tiff import directories as td
 from convforge.imaging.windowed.tiff import ome_xml
-from convforge.imaging.windowed.tiff.directories import Chain, HeldTables, Tables, TiffBytes, chain_of, open_tiff
+from convforge.imaging.windowed.tiff.directories import Chain, Tables, TiffBytes, chain_of, open_tiff
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
 
 REDUCED_OR_MASK = tiff_tags.REDUCED | tiff_tags.MASK
-
-# Formats whose pages tifffile sorts into images: those of slide scanners, and two of microscopes.
-SLIDES = ("svs", "ndpi", "scn", "bif", "qpi", "philips", "avs")
-SORTED_BY_TIFFFILE = (*SLIDES, "lsm", "stk")
 
 # The most pages of a file of which tifffile is asked to find a pyramid without marks.
 FEW = 4096
@@ -95,21 +90,22 @@ class _Undivided:
         return None
 
 
-def series_of(tiff: TiffBytes, file: TiffFile) -> Series:
-    """Return the image of an open TIFF; ``ImageError`` if its pages are none, or are damaged."""
-    if any(getattr(file, f"is_{kind}") for kind in SORTED_BY_TIFFFILE):
-        return _sorted_by_tifffile(tiff, file)
+def series_of(tiff: TiffBytes, file: TiffFile, sort: Callable[[TiffBytes, TiffFile], Series]) -> Series:
+    """Return the image of an open TIFF; ``ImageError`` if its pages are none, or are damaged.
+
+    `sort` returns the image of a pyramid whose reduced copies have no mark.
+    """
     chain = chain_of(tiff)
     full = np.flatnonzero((chain.subfiles & REDUCED_OR_MASK) == 0)
     full = full if full.size else np.arange(len(chain.offsets))
     stack = full[chain.kinds[full] == chain.kinds[full[0]]]
     if len(stack) < len(full) and not file.is_ome:
-        return _pyramid_without_marks(tiff, file, chain, full)
+        return _pyramid_without_marks(tiff, file, chain, full, sort)
     first = file.pages[int(stack[0])].aspage()
     tables = Tables(tiff, chain.offsets[stack])
     levels, lost = _levels(tiff, chain, tables, first)
     series = Series(
-        first, Planes([(tiff, tables)]), {"I": len(stack)}, levels, lost=lost, spacing=_spacing_by_resolution(first),
+        first, Planes([(tiff, tables)]), {"I": len(stack)}, levels, lost=lost, spacing=spacing_by_resolution(first),
         in_subifds=td.SUBIFDS in tables.entries(0),
     )  # fmt: skip
     if file.is_ome:
@@ -119,12 +115,15 @@ def series_of(tiff: TiffBytes, file: TiffFile) -> Series:
     return _shaped(tiff, file, series, tables, len(stack)) if file.is_shaped else series
 
 
-def _pyramid_without_marks(tiff: TiffBytes, file: TiffFile, chain: Chain, full: npt.NDArray[np.int64]) -> Series:
+def _pyramid_without_marks(
+    tiff: TiffBytes, file: TiffFile, chain: Chain, full: npt.NDArray[np.int64],
+    sort: Callable[[TiffBytes, TiffFile], Series],
+) -> Series:  # fmt: skip
     """Return a pyramid whose reduced copies are plain pages; ``ImageError`` if the pages are no pyramid."""
     if len(chain.offsets) <= FEW:
         found = asked(tiff, lambda: file.series)
         if len(found) == 1 and len(found[0].levels) > 1:
-            return _sorted_by_tifffile(tiff, file)
+            return sort(tiff, file)
     other = full[chain.kinds[full] != chain.kinds[full[0]]][0]
     sizes = [
         " x ".join(str(tiff.number(tiff.entries(int(chain.offsets[at]))[0], code, 0)) for code in (td.WIDTH, td.LENGTH))
@@ -144,34 +143,6 @@ def asked(tiff: TiffBytes, question: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise tiff.damaged(f"tifffile says: {' '.join(str(error).split()) or type(error).__name__}") from error
-
-
-def _sorted_by_tifffile(tiff: TiffBytes, file: TiffFile) -> Series:
-    """Return the largest image of a slide; the others, such as labels, are named as lost."""
-    every = asked(tiff, lambda: list(file.series))
-    if not every:
-        raise tiff.damaged("it has no image")
-    main = max(every, key=lambda series: series.size)
-    first = asked(tiff, lambda: main.keyframe)
-    held = [page for page in main.pages if page is not None]
-    if any(page is None for page in main.pages) or not held:
-        raise ImageError(f"{tiff.place}: pages are missing; export the image as OME-TIFF first")
-    sizes = dict(zip(main.axes, main.shape, strict=True))
-    pages = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
-    if math.prod(pages.values()) != len(held):
-        raise ImageError(f"{tiff.place}: axes {main.axes} in {len(held)} pages; export the image as OME-TIFF first")
-    levels = tuple(dict(zip(level.axes, level.shape, strict=True)) for level in main.levels[1:])
-    lost = tuple(f"the image {_named(series)}" for series in every if series is not main)
-    return Series(
-        first, Planes([(tiff, asked(tiff, lambda: HeldTables(held)))]), _lettered(pages),
-        tuple((level["Y"], level["X"]) for level in levels), _spacing_of_slide(file, first), lost=lost,
-        in_subifds=any(level.keyframe.is_subifd for level in main.levels[1:]),
-    )  # fmt: skip
-
-
-def _named(series: Any) -> str:
-    height, width = series.keyframe.shape[:2]
-    return f"{series.name or 'without a name'} of {width} x {height} pixels"
 
 
 def _levels(tiff: TiffBytes, chain: Chain, tables: Tables, first: TiffPage) -> tuple[Any, tuple[str, ...]]:
@@ -199,7 +170,7 @@ def _levels(tiff: TiffBytes, chain: Chain, tables: Tables, first: TiffPage) -> t
     return tuple(sorted(set(found), reverse=True)), tuple(lost)
 
 
-def _lettered(pages: Mapping[str, int]) -> dict[str, int]:
+def lettered(pages: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of page axes by letters of :data:`LETTERS`; those with other names become one axis I."""
     pages = {letter: size for letter, size in pages.items() if size > 1}
     if all(letter in LETTERS for letter in pages):
@@ -269,7 +240,7 @@ def _imagej(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, cou
     total = given.get("images", 1)
     total = max(total if isinstance(total, int) else 1, math.prod(sizes.values()))
     if count == 1 and total > 1:
-        series, count = _undivided(tiff, series, tables, total), total
+        series, count = undivided(tiff, series, tables, total), total
     pages = {letter: size for letter, size in sizes.items() if size > 1}
     unit = ome_xml.MICROMETRES.get(str(given.get("unit", "")).replace("\\u00B5", "µ"))
     spacing = dict(series.spacing)
@@ -289,12 +260,12 @@ def _shaped(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, cou
         return series
     total, first = math.prod(shape), series.first
     if count == 1 and given[0].get("truncated") and total > first.size and total % first.size == 0:
-        series, count = _undivided(tiff, series, tables, total // first.size), total // first.size
+        series, count = undivided(tiff, series, tables, total // first.size), total // first.size
     if isinstance(letters, str) and len(letters) == len(shape) == len(set(letters)):
         pages = {letter: size for letter, size in zip(letters, shape, strict=True) if letter not in "YXS"}
         if math.prod(pages.values()) != count:
             return series
-        pages, spacing, channels = _lettered(pages), dict(series.spacing), given[0].get("Channel", {})
+        pages, spacing, channels = lettered(pages), dict(series.spacing), given[0].get("Channel", {})
         names = channels.get("Name") if isinstance(channels, dict) else None
         depth, unit = given[0].get("spacing"), ome_xml.MICROMETRES.get(str(given[0].get("unit")))
         if isinstance(depth, int | float) and depth > 0 and unit is not None:
@@ -307,7 +278,7 @@ def _shaped(tiff: TiffBytes, file: TiffFile, series: Series, tables: Tables, cou
     return replace(series, unclear=narrow)
 
 
-def _undivided(tiff: TiffBytes, series: Series, tables: Tables, count: int) -> Series:
+def undivided(tiff: TiffBytes, series: Series, tables: Tables, count: int) -> Series:
     """Return a stack whose planes follow each other behind one directory."""
     first = series.first
     if int(first.compression) != 1 or first.is_tiled or not first.is_contiguous:
@@ -321,19 +292,9 @@ def _undivided(tiff: TiffBytes, series: Series, tables: Tables, count: int) -> S
     return replace(series, planes=Planes([(tiff, divided)]), pages={"I": count})
 
 
-def _spacing_by_resolution(first: TiffPage) -> dict[str, float]:
+def spacing_by_resolution(first: TiffPage) -> dict[str, float]:
     """Return the spacing by the resolution in centimetres; in inches it is that of a print, often 72 by default."""
     resolution, unit = tiff_tags.resolution_of(first)
     if resolution is None or unit != "centimeter":
         return {}
     return {"X": 1e4 / resolution[0], "Y": 1e4 / resolution[1]}
-
-
-def _spacing_of_slide(file: TiffFile, first: TiffPage) -> dict[str, float]:
-    """Return the spacing of a slide: that of Aperio's description, else by the resolution."""
-    found = re.search(r"\bMPP *= *([0-9.]{1,12})", first.description) if file.is_svs else None
-    try:
-        size = float(found[1]) if found else 0.0
-    except ValueError:
-        size = 0.0
-    return {"X": size, "Y": size} if size > 0 else _spacing_by_resolution(first)

@@ -163,7 +163,8 @@ class _Result:
     def _keeps_grid(self, layout: Layout, level: int) -> bool:
         """True if the source's level has chunks and shards that divide those of level 0, or one that covers the level.
 
-        A unit is a window of whole shards of level 0, for all levels; two units must not write one shard.
+        A unit is a window of whole shards of level 0, for all levels; two units must not write one shard. None is
+        larger than those of level 0, because a unit's memory is counted by them.
         """
         kept = kept_axes(self.source.layout, self.layout)
         if self.known is None or kept is None:
@@ -173,7 +174,7 @@ class _Result:
             base is not None
             and own is not None
             and all(
-                side % own[at] == 0 or min(side, own[at]) >= size
+                side % own[at] == 0 or size <= own[at] <= side
                 for side, at, size in zip(base, kept, layout.shape, strict=True)
             )
             for base, own in ((layout.chunks, like.chunks), (layout.shards, like.shards))

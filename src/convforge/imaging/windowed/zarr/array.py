@@ -16,6 +16,7 @@ import numpy as np
 
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
 from convforge.imaging.windowed.contract import Layout, Region
+from convforge.imaging.windowed.zarr.chunk_files import ChunkFiles, name_form
 from convforge.imaging.windowed.zarr.metadata import Node, for_tensorstore
 from convforge.imaging.windowed.zarr.stores import awaited, fault, tensorstore
 
@@ -39,10 +40,11 @@ class ZarrArray:
         if not is_sample_dtype(dtype) and dtype.kind != "b":
             raise ImageError(f"{self.path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
         self.is_bool = dtype.kind == "b"
-        at = [(order or range(len(shape))).index(axis) for axis in range(len(shape))]
+        self._at = at = [(order or range(len(shape))).index(axis) for axis in range(len(shape))]
         self._view = self.stored.transpose(at) if order else self.stored
         grid = self.stored.chunk_layout
         chunks, shards = grid.read_chunk.shape, grid.write_chunk.shape
+        self._files = ChunkFiles(node, chunks, shards, self.stored.dtype.numpy_dtype.itemsize)
         self.layout = Layout(
             tuple(shape[i] for i in at), np.dtype(np.uint8) if self.is_bool else dtype, "" if order else node.axes,
             tuple(chunks[i] for i in at), tuple(shards[i] for i in at),
@@ -56,6 +58,9 @@ class ZarrArray:
 
     def read_into(self, region: Region, out: Array) -> None:
         """Read a window into an array of its shape and type."""
+        if self.node.store.is_local:
+            of_axis = dict(zip(self._at, region, strict=True))
+            self._files.check([of_axis[axis] for axis in range(len(region))])
         try:
             into = tensorstore(self.path).array(out.view(np.bool_) if self.is_bool else out)
             awaited(into.write(self._view[region]))
@@ -100,12 +105,7 @@ class ZarrArray:
     @cached_property
     def _names(self) -> re.Pattern[str]:
         """Form of the names of the chunks' files, such as c/0/12 or 0.12."""
-        if self.node.version == 2:
-            prefix, separator = "", self.node.metadata.get("dimension_separator") or "."
-        else:
-            encoding = self.node.metadata["chunk_key_encoding"]
-            prefix, separator = ("", ".") if encoding["name"] == "v2" else ("c", "/")
-            separator = encoding.get("configuration", {}).get("separator", separator)
+        prefix, separator = name_form(self.node)
         parts = ([prefix] if prefix else []) + ["(0|[1-9][0-9]*)"] * len(self.grid)
         return re.compile(re.escape(separator).join(parts))
 

@@ -132,6 +132,7 @@ def _check_codecs(node: Node, codecs: Any, shape: Any, depth: int = 0) -> None:
     """Refuse codecs that are not supported, and shards of so many chunks that their index fills the memory."""
     if not isinstance(codecs, list):
         return  # tensorstore names the fault
+    _check_order(node, [codec.get("name") if isinstance(codec, dict) else codec for codec in codecs])
     for codec in codecs:
         name = codec.get("name") if isinstance(codec, dict) else codec
         if name not in CODECS:
@@ -155,6 +156,16 @@ def _check_codecs(node: Node, codecs: Any, shape: Any, depth: int = 0) -> None:
                     "convert the array to larger chunks"
                 )
         _check_codecs(node, inner.get("codecs"), chunk, depth + 1)
+
+
+def _check_order(node: Node, names: list[Any]) -> None:
+    """Refuse blosc and shards inside another compression: the sizes that they name cannot be read before it."""
+    for at, name in enumerate(names):
+        if name in ("blosc", "sharding_indexed") and any(other != "crc32c" for other in names[at + 1 :]):
+            raise ImageError(
+                f"{node.path}: encodes {name} once more by {str(names[at + 1])[:80]!r}, which is not supported; "
+                "convert the array to zstd, gzip or blosc"
+            )
 
 
 def _grid_shape(metadata: Mapping[str, Any]) -> Any:

@@ -149,15 +149,33 @@ def new_attributes(name: str, source: Layout, layout: Layout, paths: Sequence[st
     The position of its first sample is that in the source.
     """
     scale = tuple(side or 1.0 for side in layout.spacing) or (1.0,) * len(layout.shape)
-    begins = [
-        index * side / step if TYPES.get(letter) in ("space", "time") else 0.0
-        for letter, index, side, step in zip(
-            layout.axes, layout.origin or (0,) * len(scale), scale, layout.steps or (1,) * len(scale), strict=True
-        )
-    ]
-    datasets = _datasets(paths, scale, [begins] * len(paths) if any(begins) else None, layout, bare=False)
+    datasets = _datasets(paths, scale, _centres(scale, layout), layout, bare=False)
     multiscale = {"name": name, "axes": new_axes(layout), "datasets": datasets}
     return _attributes("0.5", multiscale, _omero(source, layout), nested=True)
+
+
+def _centres(scale: tuple[float, ...], layout: Layout) -> list[list[float]] | None:
+    """Return the position of the first sample of each level of a new image; None if all are 0.
+
+    That of level 0 is its place in the source. A sample of another level is in the centre of those of level 0 whose
+    mean it is.
+
+    Examples
+    --------
+    >>> _centres((0.5, 0.5), Layout((8, 6), np.dtype(np.uint8), "YX", levels=((4, 3),), origin=(10, 0), steps=(1, 1)))
+    [[5.0, 0.0], [5.25, 0.25]]
+    """
+    none = (0,) * len(scale)
+    steps, origin = layout.steps or tuple(1 for _ in none), layout.origin or none
+    begins = [
+        index * side / step if TYPES.get(letter) in ("space", "time") else 0.0
+        for letter, index, side, step in zip(layout.axes, origin, scale, steps, strict=True)
+    ]
+    found = [
+        [begin + (by - 1) / 2 * side for begin, by, side in zip(begins, each, scale, strict=True)]
+        for each in factors([layout.shape, *layout.levels])
+    ]
+    return found if any(map(any, found)) else None
 
 
 def new_axes(layout: Layout) -> list[dict[str, Any]]:
