@@ -27,7 +27,7 @@ from convforge.imaging.windowed.tiff.codec_headers import JPEG
 from convforge.imaging.windowed.tiff.directories import TiffBytes, open_tiff
 from convforge.imaging.windowed.tiff.ome_xml import read_ome
 from convforge.imaging.windowed.tiff.segments import Segments, check_page, check_stored, read_window
-from convforge.imaging.windowed.tiff.series import asked, series_of
+from convforge.imaging.windowed.tiff.series import Series, asked, series_of
 from convforge.imaging.windowed.tiff.slides import SLIDES, is_sorted_by_tifffile, sorted_by_tifffile
 from convforge.imaging.windowed.tiff.tag_sizes import check_tags
 
@@ -64,11 +64,7 @@ class TiffReader:
 
     def _open(self) -> None:
         self.file = open_tifffile(self.tiff)
-        self.series = (
-            sorted_by_tifffile(self.tiff, self.file)
-            if self.is_sorted_by_tifffile
-            else series_of(self.tiff, self.file, sorted_by_tifffile)
-        )
+        self.series = _image_of(self.tiff, self.file)
         self.first = self.series.first
         _check_kind(self.path, self.first)
         check_page(self.tiff, self.first)
@@ -141,6 +137,12 @@ class TiffReader:
                 check_stored(tiff, source, page, self.segments)
 
 
+def _image_of(tiff: TiffBytes, file: TiffFile) -> Series:
+    if is_sorted_by_tifffile(file):
+        return sorted_by_tifffile(tiff, file)
+    return series_of(tiff, file, sorted_by_tifffile)
+
+
 def spacing_of_slice(path: Path) -> Mapping[str, float]:
     """Return the distances in micrometres by axis that a file of one plane tells, along Z too; {} if it is damaged.
 
@@ -151,7 +153,7 @@ def spacing_of_slice(path: Path) -> Mapping[str, float]:
         file = open_tifffile(tiff)
         if file.is_ome:
             return read_ome(asked(tiff, lambda: file.pages.first.description), path.name).spacing
-        return series_of(tiff, file).spacing
+        return _image_of(tiff, file).spacing
     except ImageError:
         return {}
 
