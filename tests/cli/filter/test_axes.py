@@ -70,7 +70,7 @@ def test_each_file_of_a_folder_is_asked_about(tmp_path: Path, run: Callable[...,
     kept(folder, "rgb.png", np.zeros((8, 9, 3), np.uint8))
     ran = run(folder, out, *NAIVE)
     assert ran.code == 1
-    assert [path.name for path in out.iterdir()] == ["rgb.png"]
+    assert [path.name for path in out.glob("[!.]*")] == ["rgb.png"]
     assert ran.err.count("\n") == 1
     assert f"{folder / 'stack.npy'}: its shape (20, 25, 24) can be read in several ways; write --axes ZYX" in ran.err
     ran = run(folder, out, *NAIVE, "--axes", "ZYX")
