@@ -20,13 +20,13 @@ Row = dict[str, Any]
 OURS, COPY = "convforge", "tensorstore, no filter"
 
 LEGEND = (
-    "{rounds} of whole processes on {threads} cores, from file to file, the source in the system's "
-    "cache. CPU s: of all cores. GB/s: samples read and written, by second after the start of the program. Of a copy: "
-    "this rate over that of tensorstore when it decodes and encodes the same image without a filter. Memory: most "
-    "resident memory of the process; in parentheses that of the same program with an image of 256 x 256; the limit is "
-    "--memory, which counts the image alone. To the disk: seconds that the system then takes to write the files; "
-    "convforge and tensorstore have already waited for it. Error: largest difference of a sample from the blur in "
-    "float64; SciPy and CuPy cut the fraction off after each axis."
+    "Times of whole processes from file to file, medians of the runs, the source in the system's cache. Cores: those "
+    "that all programs may use. CPU s: of all cores. GB/s: samples read and written, by second after the start of the "
+    "program. Of a copy: this rate over that of tensorstore when it decodes and encodes the same image without a "
+    "filter. Memory: most resident memory of the process; in parentheses that of the same program with an image of "
+    "256 x 256; the limit is --memory, which counts the image alone. To the disk: seconds that the system then takes to "
+    "write the files; convforge and tensorstore have already waited for it. Error: largest difference of a sample from "
+    "the blur in float64; SciPy and CuPy cut the fraction off after each axis."
 )
 
 
@@ -82,8 +82,9 @@ def newest_cases(sheets: Sequence[Sheet]) -> tuple[Sheet, list[Sheet]]:
             if "seconds" in row and row["ours"]:
                 chosen[row["case"]] = sheet
     used = [sheet for sheet in sheets if any(sheet is source for source in chosen.values())]
-    rows = [row for case, sheet in sorted(chosen.items(), key=lambda pair: _size(pair[1], pair[0]))
-            for row in sheet.rows if row["case"] == case]  # fmt: skip
+    cases = sorted(chosen.items(), key=lambda pair: _size(pair[1], pair[0]))
+    rows = [row | {"cores": sheet.settings["threads"]} for case, sheet in cases for row in sheet.rows
+            if row["case"] == case]  # fmt: skip
     return replace(sheets[-1], rows=rows), used or list(sheets[-1:])
 
 
@@ -94,9 +95,10 @@ def _size(sheet: Sheet, case: str) -> tuple[str, int]:
 
 def large_table(sheet: Sheet) -> tuple[str, Table, str]:
     """Sentences, table and legend of large images; a row is a contender in a case, the fastest first."""
-    columns = ("image", "program", "s", "of ours", "CPU s", "GB/s", "of a copy", "memory, MB", "limit, MB", "GPU, MB",
-               "to the disk, s", "error", "runs")  # fmt: skip
+    columns = ("image", "cores", "program", "s", "of ours", "CPU s", "GB/s", "of a copy", "memory, MB", "limit, MB",
+               "GPU, MB", "to the disk, s", "error", "runs")  # fmt: skip
     cases = list(dict.fromkeys(row["case"] for row in sheet.rows))
+    cores = {row["case"]: row["cores"] for row in sheet.rows}
     rows, sentences = [], []
     for case in cases:
         found = figures(sheet.rows, case)
@@ -104,7 +106,8 @@ def large_table(sheet: Sheet) -> tuple[str, Table, str]:
         for name, own in sorted(found.items(), key=lambda pair: pair[1].seconds):
             share = copy_share(found, name)
             rows.append((
-                case, Cell(name, look="best" if name == OURS else ""), f"{three(own.seconds)} {_range(own)}".strip(),
+                case, str(cores[case]), Cell(name, look="best" if name == OURS else ""),
+                f"{three(own.seconds)} {_range(own)}".strip(),
                 "" if ours is None else ratio(own.seconds / ours.seconds),
                 three(own.cpu_s), "" if not own.work_s else three(_moved(case, own) / own.work_s / 1e9),
                 "" if share is None else percent(share), f"{_mb(own.peak_bytes)} ({_mb(own.base_bytes)})",
@@ -117,16 +120,7 @@ def large_table(sheet: Sheet) -> tuple[str, Table, str]:
         if row.get("reason"):
             reasons.setdefault(f"{row['contender'] or 'All programs'}: {row['reason']}", []).append(row["case"])
     notes = [f"{reason} ({some(names)})." for reason, names in reasons.items()]
-    return (
-        " ".join(sentences) or "Nothing was timed.",
-        table(columns, rows, notes),
-        LEGEND.format(
-            **{
-                **sheet.settings,
-                "rounds": f"Medians of {rounds} runs" if (rounds := sheet.settings["rounds"]) > 1 else "One run",
-            }
-        ),
-    )
+    return " ".join(sentences) or "Nothing was timed.", table(columns, rows, notes), LEGEND
 
 
 def copy_share(found: dict[str, Figures], name: str) -> float | None:
