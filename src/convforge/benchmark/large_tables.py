@@ -24,9 +24,9 @@ LEGEND = (
     "that all programs may use. CPU s: of all cores. GB/s: samples read and written, by second after the start of the "
     "program. Of a copy: this rate over that of tensorstore when it decodes and encodes the same image without a "
     "filter. Memory: most resident memory of the process; in parentheses that of the same program with an image of "
-    "256 x 256; the limit is --memory, which counts the image alone. To the disk: seconds that the system then takes to "
-    "write the files; convforge and tensorstore have already waited for it. Error: largest difference of a sample from "
-    "the blur in float64; SciPy and CuPy cut the fraction off after each axis."
+    "256 x 256; the limit is --memory, which counts the image alone. To the disk: seconds that the system then takes "
+    "to write the files; convforge and tensorstore have already waited for it. Error: largest difference of a sample "
+    "from the blur in float64; SciPy and CuPy cut the fraction off after each axis."
 )
 
 
