@@ -381,7 +381,7 @@ def test_an_absurd_shape_becomes_no_tiff(tmp_path: Path, shape: list[int], name:
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("shape", [[2**40, 20, 30], [2**60, 2**20, 30]])
+@pytest.mark.parametrize("shape", [[2**40, 20, 30], [2**36, 2**14, 30]])
 def test_an_absurd_number_of_units_is_refused_before_anything_is_written(tmp_path: Path, shape: list[int]) -> None:
     grid = {"name": "regular", "configuration": {"chunk_shape": [1, 16, 16]}}
     path = stored(tmp_path / "a.zarr", {**V3, "shape": shape, "chunk_grid": grid, "dimension_names": ["z", "y", "x"]})

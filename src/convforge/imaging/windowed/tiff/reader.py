@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import (
+    APERIO_YCBCR,
     ASSOCIATED,
     COLOURS,
     MIN_IS_WHITE,
@@ -33,9 +34,6 @@ from convforge.imaging.windowed.tiff.tag_sizes import check_tags
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
-
-# Aperio's JPEG 2000 of this number holds YCbCr, whatever the tag of the colours says; OpenSlide reads it so too.
-APERIO_YCBCR = 33003
 
 WHOLE = "or leave --memory out, so that the image is read whole"
 
