@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -14,6 +12,7 @@ import numpy as np
 
 from convforge.imaging.axes import LETTERS, Axes, as_named, check_clear, may_hold_bands_as_columns
 from convforge.imaging.formats import tiff_tags
+from convforge.imaging.formats.tiff_log import listening
 from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
@@ -49,9 +48,9 @@ LOOSEST_RATIO = 2**15
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read all pages of a TIFF, rotated upright, except reduced copies (pyramids, thumbnails) and masks."""
-    with _page_chain_faults() as faults, _opened(path) as file:
+    with listening() as said, _opened(path) as file:
         every = [page.aspage() for page in file.pages]
-        if faults or not every:
+        if said.chain_faults or not every:
             raise ImageError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
         pages = _images(every)
         _check_alike(path, pages)
@@ -137,7 +136,7 @@ def _opened(path: Path) -> Iterator[TiffFile]:
     from convforge.imaging.windowed.tiff.tag_sizes import check_file  # later: its package reads formats of images
 
     check_file(path)
-    with TiffFile(path) as file:
+    with listening(), TiffFile(path) as file:
         yield file
 
 
@@ -175,27 +174,6 @@ def write(file: BinaryIO, image: Image) -> None:
             more = tags if index == 0 else []
             writer.write(np.ascontiguousarray(page), description=text.encode() or None, extratags=more, **options)
     tiff_tags.point_to_tags(file, image.metadata)
-
-
-@contextmanager
-def _page_chain_faults() -> Iterator[list[str]]:
-    """Collect errors in the chain of pages, which would lose pages; tifffile only logs them."""
-    faults: list[str] = []
-    thread = threading.get_ident()
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            message = record.getMessage()
-            if record.thread == thread and record.levelno >= logging.ERROR and "TiffPages" in message:
-                faults.append(message)
-
-    logger = logging.getLogger("tifffile")
-    collector = Collector()
-    logger.addHandler(collector)
-    try:
-        yield faults
-    finally:
-        logger.removeHandler(collector)
 
 
 def _check_alike(path: Path, pages: list[TiffPage]) -> None:

@@ -54,13 +54,17 @@ def checked(layout: Layout, place: Place, source: WindowReader) -> Layout:
 
 
 def source_notes(source: WindowReader) -> tuple[str, ...]:
-    """Return how many tiles of a slide are not stored: scanners leave out those without tissue."""
-    if not isinstance(source, TiffReader) or not source.is_slide:
+    """Return the warnings of tifffile, and how many tiles of a slide scanners have left out, for lack of tissue."""
+    if not isinstance(source, TiffReader):
         return ()
-    absent, total = source.absent()
+    said = tuple(f"{source.path}: tifffile says: {text}" for text in source.warnings)
+    absent, total = source.absent() if source.is_slide else (0, 0)
     if not absent:
-        return ()
-    return (f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB",)
+        return said
+    return (
+        *said,
+        f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB",
+    )
 
 
 FORMAT = WindowFormat(

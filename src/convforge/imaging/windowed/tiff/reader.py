@@ -20,6 +20,7 @@ from convforge.imaging.formats.tiff import (
     YCBCR,
     extra_samples,
 )
+from convforge.imaging.formats.tiff_log import listening
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
 from convforge.imaging.windowed.byte_ranges import RangeFile, open_bytes
 from convforge.imaging.windowed.contract import Layout, Place, Region
@@ -42,10 +43,10 @@ CHECKED = 2**14
 
 
 class TiffReader:
-    """The image of a TIFF, from strips or tiles.
+    """The image of a TIFF, from strips or tiles; `warnings` are those of tifffile.
 
     `layout.shards` are the strips or tiles, so that a result can have them too; of uncompressed strips, of which any
-    window can be read, `layout.chunks` is None.
+    window can be read, `layout.chunks` is None. `warnings` are those of tifffile.
     """
 
     def __init__(self, place: Place) -> None:
@@ -53,7 +54,9 @@ class TiffReader:
         self._ranges = open_bytes(place)
         self.tiff = open_tiff(place, self._ranges)
         try:
-            self._open()
+            with listening() as said:
+                self._open()
+            self.warnings = said.first
         except (ImageError, MemoryError):
             raise
         except Exception as error:  # tifffile meets damage in many ways
