@@ -320,10 +320,13 @@ class Pass:
         result = bytes_of(self.result.dtype, *division.unit)
         alpha = window // shape[-1] if self._alpha else 0
         # Chunks in the store; at the border the window, and the same in gray or float64, and with the border's pixels.
-        loading = self._decoded(division.shape_read) * source.dtype.itemsize + 2 * max(window, stack)
+        chunks = self._decoded(division.shape_read) * source.dtype.itemsize
+        loading = chunks + max(source.decoding + window, 2 * max(window, stack))
         plan = find_plan(problem, self.method, None, self.limits.devices[0], None, tune=False)
         filtering = plan.workspace_bytes + between if on_host else 0
-        storing = 2 * result + samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
+        chunks = samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
+        converted = result if self._alpha or not self.recipe.is_direct(self.result.dtype) else 0
+        storing = max(2 * result + chunks, converted + self.result.encoding)
         return Needs(max(stack, computed), max(loading, storing) + alpha, filtering)
 
 

@@ -26,6 +26,7 @@ from convforge.imaging.windowed.byte_ranges import RangeFile, open_bytes
 from convforge.imaging.windowed.contract import Layout, Place, Region
 from convforge.imaging.windowed.tiff import directories as td
 from convforge.imaging.windowed.tiff.codec_headers import JPEG
+from convforge.imaging.windowed.tiff.codec_memory import decoding_bytes
 from convforge.imaging.windowed.tiff.directories import TiffBytes, open_tiff
 from convforge.imaging.windowed.tiff.ome_xml import read_ome
 from convforge.imaging.windowed.tiff.segments import Segments, check_page, check_stored, read_window
@@ -118,8 +119,17 @@ class TiffReader:
             tuple(sizes[letter] for letter in letters), self.segments.dtype, "" if self.series.unclear else letters,
             chunks=None if self.segments.is_plain else segment, shards=segment, levels=levels,
             spacing=tuple(spacing.get(letter) for letter in letters) if spacing else (),
-            channels=self.series.channels, alpha=self._alpha(),
+            channels=self.series.channels, alpha=self._alpha(), decoding=self._decoding(math.prod(segment)),
         )  # fmt: skip
+
+    def _decoding(self, samples: int) -> int:
+        """Return the bytes that decoding a segment takes; of uncompressed strips, only the wanted rows are read."""
+        if self.segments.is_plain:
+            return 0
+        size = max(tiff.ranges.size for tiff, _ in self.series.planes.files)
+        return decoding_bytes(
+            self.segments.compression, int(self.first.predictor), self.segments.dtype.itemsize, samples, size
+        )
 
     def _alpha(self) -> bool:
         grid = self.segments.grid
