@@ -1,4 +1,4 @@
-"""What tifffile logs while it reads a file: kept for our own report, and not written to standard error."""
+"""Messages that tifffile logs while it reads a file: kept for our own report, not written to standard error."""
 
 from __future__ import annotations
 
