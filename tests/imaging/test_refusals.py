@@ -42,6 +42,7 @@ def refused(path: Path, *words: str, **options: Any) -> str:
     """Return the message, which must be one line, begin with the file and hold every word."""
     with pytest.raises(ImageError) as caught:
         read_image(path, **options)
+    assert caught.value.__cause__ is not caught.value, "an error that causes itself"
     message = str(caught.value)
     assert message.startswith(str(path))
     assert "\n" not in message

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
 from math import prod
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -72,8 +71,7 @@ class Expected:
     def __init__(self, run: LargePlan, clock: Callable[[], float] = monotonic) -> None:
         self._clock, self._printed = clock, False
         self._begin: tuple[float, int] | None = None
-        units = [sum(bytes_of(each)) / len(each.division) for each in run.passes for _ in range(len(each.division))]
-        self._bytes = list(accumulate(units, initial=0.0))  # of so many units
+        self._passes = [(len(each.division), sum(bytes_of(each))) for each in run.passes]
         self._least = max(UNITS, max(each.most for each in run.passes))
 
     def __call__(self, done: int, total: int, label: str) -> None:
@@ -84,9 +82,18 @@ class Expected:
         if self._printed or done == total or now - begin < SECONDS or done - before < self._least:
             return
         self._printed = True
-        seconds = (now - begin) * (self._bytes[total] - self._bytes[done]) / (self._bytes[done] - self._bytes[before])
+        left, moved = self._bytes(total) - self._bytes(done), self._bytes(done) - self._bytes(before)
+        seconds = (now - begin) * left / moved
         line("expected", f"{time_text(seconds)} more (after {done} of {total} units)")
         sys.stdout.flush()
+
+    def _bytes(self, units: int) -> float:
+        """Return the bytes of the first units of all passes."""
+        nbytes = 0.0
+        for count, whole in self._passes:
+            nbytes += whole * min(units, count) / count
+            units -= min(units, count)
+        return nbytes
 
 
 def time_text(seconds: float) -> str:

@@ -143,8 +143,9 @@ def _faults_of(path: Path, kind: _Format) -> Iterator[None]:
     try:
         yield
     except ImageError as error:
-        # Image does not know the path: add it to the message.
-        raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
+        if str(error).startswith(str(path)):
+            raise
+        raise type(error)(f"{path}: {error}") from error  # Image does not know the path
     except ImportError:  # a missing library is not the image's fault
         raise
     except MemoryError as error:

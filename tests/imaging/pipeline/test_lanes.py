@@ -11,12 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+import convforge
 from convforge.algorithms.contract import PreparedFilter
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.emulator import why_absent
 from convforge.backends.emulator.runtime import emulator_runtime
-from convforge.call.dispatch import find_plan
-from convforge.imaging.pipeline.lanes import GRAIN, LANES, Clock, DeviceLane, HostLane, HostRing, Stage, lanes_of
+from convforge.call.dispatch import PREPARED_KEPT, find_plan
+from convforge.imaging.pipeline.lanes import (
+    GRAIN,
+    LANES,
+    Clock,
+    Convolver,
+    DeviceLane,
+    HostLane,
+    HostRing,
+    Stage,
+    lanes_of,
+)
 from convforge.problem import Conv2dProblem, parse_problem
 
 RANDOM = np.random.default_rng(21)
@@ -208,6 +219,15 @@ def test_every_lane_of_the_emulator_gives_the_same(method: str) -> None:
     for out, seconds in outs:
         np.testing.assert_array_equal(out, expected)
         assert seconds.keys() == {"upload", "filter", "download"}
+
+
+def test_weights_of_few_sizes_are_kept() -> None:
+    convolver, lane = Convolver(np.ones((3, 3)), Clock(), "cpu"), HostLane()
+    for size in [*range(10, 10 + 3 * PREPARED_KEPT), 10]:
+        image = RANDOM.integers(0, 99, (size, 12), dtype=np.uint8)
+        sums = convolver(lane, image).sums
+        np.testing.assert_array_equal(sums.reshape(size, 12), convforge.filter(image, np.ones((3, 3))))
+        assert len(convolver._prepared) <= PREPARED_KEPT
 
 
 def test_the_ring_lends_arrays_again_and_pins_each_once() -> None:

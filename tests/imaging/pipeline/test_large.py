@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from tests.imaging.pipeline.large import RANDOM, content, kept, names, opened, recipe, zarr_array
 
 import convforge
+from convforge.cli.values import parse_bytes
+from convforge.imaging.image import ImageError
 from convforge.imaging.pipeline.large import LargeFilter
 from convforge.problem import PADDING_MODES
 
@@ -164,8 +167,40 @@ def test_units_grow_with_the_memory_and_hold_whole_shards(tmp_path: Path) -> Non
     assert sizes[0] < sizes[1] < sizes[2]
     assert all(unit[0] % 8 == 0 and unit[1] % 4 == 0 for unit in sizes)
     assert all(run.needs <= run.memory for run in runs)
-    with pytest.raises(ValueError, match=r"a memory of 100 bytes is too small: one unit of 8 x 4 samples needs \d+"):
+    with pytest.raises(ValueError, match=r"a memory of 100 bytes is too small: one unit of 8 x 4 samples needs 1MB"):
         LargeFilter(source, tmp_path / "b.zarr", recipe("box:3"), memory=100)
+
+
+def test_a_memory_too_small_is_told_as_the_option_takes_it(tmp_path: Path) -> None:
+    image = np.ones((1500, 1500), np.uint16)
+    source = zarr_array(tmp_path / "a.zarr", image, chunks=[50, 50], shards=[1500, 1500])
+    with pytest.raises(ImageError) as caught:
+        LargeFilter(source, tmp_path / "b.zarr", recipe("box:3"), memory=4_000_000)
+    found = re.search(
+        r"a memory of 4MB is too small: one unit of 1500 x 1500 samples needs (\d+MB); allow that much "
+        r"\(--memory (\d+MB)\), or write \.npy, which needs 1MB$", str(caught.value),
+    )  # fmt: skip
+    assert found is not None
+    assert found[1] == found[2]
+    memory = parse_bytes(found[2])
+    assert LargeFilter(source, tmp_path / "b.zarr", recipe("box:3"), memory=memory).needs <= memory
+    assert LargeFilter(source, tmp_path / "b.npy", recipe("box:3"), memory=1_000_000).needs <= 1_000_000
+    source = zarr_array(tmp_path / "c.zarr", image, chunks=[1500, 1500])
+    with pytest.raises(ImageError, match=r"allow that much \(--memory \d+MB\)$"):
+        LargeFilter(source, tmp_path / "b.zarr", recipe("box:3"), memory=4_000_000)
+
+
+def test_a_fault_of_the_source_is_raised_once(tmp_path: Path) -> None:
+    source = zarr_array(tmp_path / "a.zarr", np.ones((64, 64), np.uint8), chunks=[16, 16])
+    (source / "c" / "1" / "2").write_bytes(b"no zstd")
+    with pytest.raises(ImageError, match=f"^{re.escape(str(source))}: ") as caught:
+        LargeFilter(source, tmp_path / "b.zarr", recipe("box:3"), memory=10**7)()
+    seen: list[BaseException] = []
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert error not in seen, "an error that causes itself"
+        seen.append(error)
+        error = error.__cause__
 
 
 def test_a_result_may_replace_its_source(tmp_path: Path) -> None:

@@ -381,6 +381,18 @@ def test_an_absurd_shape_becomes_no_tiff(tmp_path: Path, shape: list[int], name:
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize("shape", [[2**40, 20, 30], [2**36, 2**14, 30]])
+def test_an_absurd_number_of_units_is_refused_before_anything_is_written(tmp_path: Path, shape: list[int]) -> None:
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1, 16, 16]}}
+    path = stored(tmp_path / "a.zarr", {**V3, "shape": shape, "chunk_grid": grid, "dimension_names": ["z", "y", "x"]})
+    tracemalloc.start()
+    with pytest.raises(ImageError, match=rf"a.zarr: a result of {shape[0]} x .* has [0-9]+ units, more than 100000000"):
+        LargePlan(path, tmp_path / "b.zarr", recipe("box:3"), memory=2**24)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+
+
 @pytest.mark.parametrize(
     ("metadata", "named"),
     [

@@ -12,6 +12,7 @@ from tests.imaging.windowed import slides
 from tests.imaging.windowed.windows import noise, whole
 
 import convforge
+from convforge.imaging.files import declared_of, read_image
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed import WindowReader, open_windows
 from convforge.imaging.windowed.tiff import FORMAT
@@ -135,8 +136,11 @@ def test_aperio_svs(tmp_path: Path) -> None:
     )
     assert filtered(path, SCAN, "YXS") == [(96, 128, 3), (48, 64, 3), (24, 32, 3)]
     path = slides.svs(tmp_path / "b.svs", SCAN, compression=33003)
-    with pytest.raises(ImageError, match=r"b\.svs: YCbCr \(Aperio's JPEG 2000, compression 33003\) colours; convert"):
-        open_windows(path)
+    page = tmp_path / "b.tif"
+    tifffile.imwrite(page, SCAN, compression=33003, photometric="rgb")
+    for read, place in ((open_windows, path), (read_image, page), (declared_of, page)):
+        with pytest.raises(ImageError, match=r"b\....: YCbCr \(Aperio's JPEG 2000, compression 33003\) colours; conv"):
+            read(place)
 
 
 def test_an_inch_of_a_slide_is_no_size_of_its_pixels(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ import tifffile
 from tests.imaging.windowed import slides
 from tests.imaging.windowed.windows import PLAIN, each, noise, whole
 
+from convforge.imaging.files import declared_of, read_image
+from convforge.imaging.formats.tiff import is_structured
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed import open_windows
 from convforge.imaging.windowed.tiff.codec_headers import declared_size
@@ -240,6 +242,11 @@ def test_tags_of_gigabytes_are_not_read(tmp_path: Path, name: str, code: int, ki
     for place in (path, slide):
         with pytest.raises(ImageError, match=f"{place.name}: truncated or damaged TIFF, {name} has {count} values"):
             open_windows(place)
+        if count > 2**20:
+            for read in (read_image, declared_of):
+                with pytest.raises(ImageError, match=f"{place.name}: truncated or damaged TIFF, {name} has {count}"):
+                    read(place)
+            assert not is_structured(place)
     assert tracemalloc.get_traced_memory()[1] < 2**24
     tracemalloc.stop()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -14,6 +12,7 @@ import numpy as np
 
 from convforge.imaging.axes import LETTERS, Axes, as_named, check_clear, may_hold_bands_as_columns
 from convforge.imaging.formats import tiff_tags
+from convforge.imaging.formats.tiff_log import listening
 from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
@@ -36,7 +35,10 @@ COLOURS = {MIN_IS_WHITE: 1, MIN_IS_BLACK: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # nu
 ASSOCIATED, UNASSOCIATED = 1, 2  # values of ExtraSamples for alpha
 EXTRA = {ASSOCIATED: "associated alpha", UNASSOCIATED: "alpha"}
 STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "LogL", 32845: "LogLuv"}
-CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 decoders convert YCbCr to RGB
+CODECS_THAT_GIVE_RGB = (6, 7)  # JPEG's decoder converts YCbCr to RGB, that of JPEG 2000 only with a JP2 header
+
+# Aperio's JPEG 2000 of this number holds YCbCr, whatever the tag of the colours says; OpenSlide reads it so too.
+APERIO_YCBCR = 33003
 
 # Largest ratio of each compression: none, LZW (a table of growing strings), Deflate, PackBits. All others
 # (LZMA, LERC, wavelets) get the ratio of Zstandard, which is the largest: a block of 128 KiB in 4 bytes.
@@ -46,11 +48,9 @@ LOOSEST_RATIO = 2**15
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read all pages of a TIFF, rotated upright, except reduced copies (pyramids, thumbnails) and masks."""
-    from tifffile import TiffFile
-
-    with _page_chain_faults() as faults, TiffFile(path) as file:
+    with listening() as said, _opened(path) as file:
         every = [page.aspage() for page in file.pages]
-        if faults or not every:
+        if said.chain_faults or not every:
             raise ImageError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
         pages = _images(every)
         _check_alike(path, pages)
@@ -83,18 +83,14 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 
 def header(path: Path) -> tuple[str, int]:
     """Return the size and samples of the first page, upright, and the number of pages."""
-    from tifffile import TiffFile
-
-    with TiffFile(path) as file:
+    with _opened(path) as file:
         pages = _images([page.aspage() for page in file.pages])
         return _kind(pages[0]), _undivided_stack(file, pages[0]) or len(pages)
 
 
 def declared(path: Path, axes: Axes | None) -> Declared:
     """Return what the directory of the first page declares, and the number of pages."""
-    from tifffile import TiffFile
-
-    with TiffFile(path) as file:
+    with _opened(path) as file:
         pages = _images([page.aspage() for page in file.pages])
         first = pages[0]
         _check_page(path, first)
@@ -109,9 +105,7 @@ def declared(path: Path, axes: Axes | None) -> Declared:
 
 def named(path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the sizes of the page axes that the file names, by their letters, and the names of its channels."""
-    from tifffile import TiffFile
-
-    with TiffFile(path) as file:
+    with _opened(path) as file:
         every = [page.aspage() for page in file.pages]
         pages = _images(every)
         count = _undivided_stack(file, pages[0]) or len(pages)
@@ -122,16 +116,28 @@ def named(path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
 
 def is_structured(path: Path) -> bool:
     """True for a TIFF with tiles, reduced copies, 64-bit offsets (BigTIFF) or OME-XML; False for a damaged one."""
-    from tifffile import TiffFile, TiffFileError
+    from tifffile import TiffFileError
 
     try:
-        with TiffFile(path) as file:
+        with _opened(path) as file:
             first = file.pages.first
             if file.is_bigtiff or file.is_ome or first.is_tiled or first.subifds:
                 return True
             return any(int(page.aspage().subfiletype) & tiff_tags.REDUCED for page in file.pages)
-    except (TiffFileError, OSError):
+    except (TiffFileError, ImageError, OSError):
         return False
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TiffFile]:
+    """Open a TIFF by tifffile, after a check of the sizes of its tags, which tifffile reads whole into memory."""
+    from tifffile import TiffFile
+
+    from convforge.imaging.windowed.tiff.tag_sizes import check_file  # later: its package reads formats of images
+
+    check_file(path)
+    with listening(), TiffFile(path) as file:
+        yield file
 
 
 def _images(every: list[TiffPage]) -> list[TiffPage]:
@@ -168,27 +174,6 @@ def write(file: BinaryIO, image: Image) -> None:
             more = tags if index == 0 else []
             writer.write(np.ascontiguousarray(page), description=text.encode() or None, extratags=more, **options)
     tiff_tags.point_to_tags(file, image.metadata)
-
-
-@contextmanager
-def _page_chain_faults() -> Iterator[list[str]]:
-    """Collect errors in the chain of pages, which would lose pages; tifffile only logs them."""
-    faults: list[str] = []
-    thread = threading.get_ident()
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            message = record.getMessage()
-            if record.thread == thread and record.levelno >= logging.ERROR and "TiffPages" in message:
-                faults.append(message)
-
-    logger = logging.getLogger("tifffile")
-    collector = Collector()
-    logger.addHandler(collector)
-    try:
-        yield faults
-    finally:
-        logger.removeHandler(collector)
 
 
 def _check_alike(path: Path, pages: list[TiffPage]) -> None:
@@ -235,6 +220,8 @@ def _check_page(path: Path, page: TiffPage) -> None:
     name = STRANGE_COLOURS.get(colours)
     if colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
         name = "YCbCr"
+    elif int(page.compression) == APERIO_YCBCR and page.samplesperpixel == 3:
+        name = "YCbCr (Aperio's JPEG 2000, compression 33003)"
     if name is not None:
         raise ImageError(f"{path}: {name} colours; convert the image to RGB or gray first")
 

@@ -214,8 +214,9 @@ class LargeFilter(LargePlan):
             try:
                 return step.load(reader, number, ring, clock)
             except ImageError as error:
-                named = str(error).startswith(str(self.source))
-                raise error if named else ImageError(f"{self.source}: {error}") from error
+                if str(error).startswith(str(self.source)):
+                    raise
+                raise ImageError(f"{self.source}: {error}") from error
 
         def compute(lane: tuple[str, Lane], loaded: Loaded) -> Computed:
             device, own = lane
@@ -227,7 +228,7 @@ class LargeFilter(LargePlan):
             heap.trim()
             return nbytes
 
-        left = [number for number in range(len(step.division)) if first + number not in journal.finished]
+        left = (number for number in range(len(step.division)) if first + number not in journal.finished)
         results = flow(
             left, load, compute, store, workers=self.workers, lanes=lanes_on(self.devices),
             most=step.most, ordered=False,

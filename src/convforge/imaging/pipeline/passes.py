@@ -18,7 +18,7 @@ from convforge.imaging.image import Array, Image, ImageError, alpha_as
 from convforge.imaging.pipeline.lanes import LANES, Clock, Convolver, HostRing, Lane, lanes_of
 from convforge.imaging.pipeline.part import plan_of_part
 from convforge.imaging.pipeline.recipe import COMPUTABLE, Recipe
-from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of
+from convforge.imaging.pipeline.units import LARGEST_RESULT, Division, bytes_of, size_text
 from convforge.imaging.pipeline.units import decoded as samples_in_chunks
 from convforge.imaging.windowed import Layout, Windows, WindowWriter
 
@@ -144,19 +144,30 @@ class Pass:
     def settle(self) -> None:
         """Set what follows from the division."""
         limits = self.limits
+        self.division.check_count()
         self._plans: dict[tuple[tuple[int, ...], str], Plan] = {}
         self.plan = self._plan_of(self.division, self._unit_shape(self.division), limits.devices[0])
         needs = self._needs_of(self.division)
         self.buffer_bytes = needs.buffer
         if (least := needs.of(1, limits.lanes)) > limits.memory:
+            needed = size_text(least, up=True)
             raise ImageError(
-                f"a memory of {limits.memory} bytes is too small: one unit of "
-                f"{' x '.join(map(str, self.division.unit))} samples needs {least}; allow that many (--memory), or "
-                "write smaller shards"
+                f"a memory of {size_text(limits.memory)} is too small: one unit of "
+                f"{' x '.join(map(str, self.division.unit))} samples needs {needed}; allow that much "
+                f"(--memory {needed}){self._smaller_target()}"
             )
         most = range(min(limits.units, len(self.division)), 0, -1)
         self.most = next(units for units in most if needs.of(units, limits.lanes) <= limits.memory)
         self.needs = needs.of(self.most, limits.lanes)
+
+    def _smaller_target(self) -> str:
+        """Return the advice to write `.npy`, whose units are the source's chunks or rows, if they fit into memory."""
+        chunks = self.source.chunks or (*(1 for _ in self.source.shape[:-1]), self.source.shape[-1])
+        sides = dict(zip(self.division.letters_in, chunks, strict=True))
+        result = zip(self.result.axes, self.result.shape, strict=True)
+        unit = tuple(size if self._alpha and letter in "CS" else min(sides[letter], size) for letter, size in result)
+        least = self._needs_of(replace(self.division, unit=unit)).of(1, self.limits.lanes)
+        return f", or write .npy, which needs {size_text(least, up=True)}" if least <= self.limits.memory else ""
 
     def take(self, unit: tuple[int, ...]) -> None:
         """Use units of another shape: those of a run that is continued."""
@@ -309,10 +320,13 @@ class Pass:
         result = bytes_of(self.result.dtype, *division.unit)
         alpha = window // shape[-1] if self._alpha else 0
         # Chunks in the store; at the border the window, and the same in gray or float64, and with the border's pixels.
-        loading = self._decoded(division.shape_read) * source.dtype.itemsize + 2 * max(window, stack)
+        chunks = self._decoded(division.shape_read) * source.dtype.itemsize
+        loading = chunks + max(source.decoding + window, 2 * max(window, stack))
         plan = find_plan(problem, self.method, None, self.limits.devices[0], None, tune=False)
         filtering = plan.workspace_bytes + between if on_host else 0
-        storing = 2 * result + samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
+        chunks = samples_in_chunks(division.unit, self.result) * self.result.dtype.itemsize
+        converted = result if self._alpha or not self.recipe.is_direct(self.result.dtype) else 0
+        storing = max(2 * result + chunks, converted + self.result.encoding)
         return Needs(max(stack, computed), max(loading, storing) + alpha, filtering)
 
 

@@ -150,7 +150,7 @@ class Recipe:
 
     def computed_dtype(self, stack: Array, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """Return the type that the convolution writes, where the samples of the result have `dtype`."""
-        return dtype if self._is_direct(dtype) else self._sums_dtype(stack)
+        return dtype if self.is_direct(dtype) else self._sums_dtype(stack)
 
     def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
         """Return the filtered image: apply magnitude, scale and rounding if the convolution has not."""
@@ -161,7 +161,7 @@ class Recipe:
 
     def samples(self, sums: Array, dtype: np.dtype[Any], clock: Clock) -> Array:
         """Return a convolution's result as samples of the result: magnitude, scale and rounding if they are left."""
-        if self._is_direct(dtype):
+        if self.is_direct(dtype):
             return sums
         with clock("convert"):
             return to_dtype(sums, dtype, scale=self.scale, absolute=self.magnitude)
@@ -180,7 +180,7 @@ class Recipe:
         """Return the problem along Z of the results of planes, in `pages` stacks: rows are planes, columns pixels."""
         n, h, w, c = planes.out_shape
         sums = planes.out_dtype
-        out = dtype if self._is_direct(dtype) else np.dtype(sums)
+        out = dtype if self.is_direct(dtype) else np.dtype(sums)
         return Conv2dProblem(
             n=pages, c=1, h=n // pages, w=h * w * c, k=1, r=len(depth.taps), s=1, stride=(depth.step, 1), x_dtype=sums,
             w_dtype=sums, out_dtype=out.name, x_layout="NHWC", precision="separable",
@@ -192,7 +192,7 @@ class Recipe:
             convolved = self.convolved(image, stack, self.convolver(clock), lane)
         return self.finished(image, convolved.sums, clock), convolved
 
-    def _is_direct(self, dtype: np.dtype[Any]) -> bool:
+    def is_direct(self, dtype: np.dtype[Any]) -> bool:
         """True if the convolution itself writes the result, so that no step follows."""
         return not self.magnitude and self.scale == 1 and dtype.name in COMPUTABLE
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.imaging.axes import Axes
-from convforge.imaging.image import Array
+from convforge.imaging.image import Array, ImageError
 from convforge.imaging.pipeline.recipe import Depth
 from convforge.imaging.windowed import Layout, Region, Windows, read_into
 from convforge.problem import Conv2dProblem
@@ -21,6 +21,10 @@ from convforge.problem.borders import indices_between
 # A unit grows up to this size of its result: a smaller one reads more halo; with larger ones fewer are in work at the
 # end, and the start of a run, which page-locks their memory for a GPU, takes longer than is gained.
 LARGEST_RESULT = 32 * 2**20
+
+# The most units of a pass. An image of 100 gigapixels has about 10^4, one of a petabyte 3 * 10^7; more are a sign of
+# damaged metadata. The journal and its set take about 100 bytes for each.
+MOST_UNITS = 10**8
 
 
 class Side(NamedTuple):
@@ -99,6 +103,14 @@ class Division:
 
     def __len__(self) -> int:
         return math.prod(self.grid)
+
+    def check_count(self) -> None:
+        """Raise ``ImageError`` if there are more units than any image has."""
+        if (count := math.prod(self.grid)) > MOST_UNITS:  # len() of more than 2^63 fails
+            raise ImageError(
+                f"a result of {' x '.join(map(str, self.shape_out))} samples has {count} units, more than "
+                f"{MOST_UNITS}; check the shape in the file's metadata, or filter a part of it (--region, --z, --time)"
+            )
 
     @cached_property
     def sides(self) -> dict[str, Side]:
@@ -322,3 +334,14 @@ def decoded(region: tuple[int, ...], layout: Layout) -> int:
 
 def bytes_of(dtype: Any, *shape: int) -> int:
     return math.prod(shape) * int(np.dtype(dtype).itemsize)
+
+
+def size_text(nbytes: int, *, up: bool = False) -> str:
+    """Return a number of bytes as the option `--memory` takes it; with `up` in whole megabytes, rounded up.
+
+    Examples
+    --------
+    >>> size_text(64_000_000), size_text(1500), size_text(1_200_001, up=True)
+    ('64MB', '1500 bytes', '2MB')
+    """
+    return f"{-(-nbytes // 10**6)}MB" if up or (nbytes and nbytes % 10**6 == 0) else f"{nbytes} bytes"

@@ -85,6 +85,9 @@ class Layout:
     alpha: bool = False  # the last band is opacity, which no filter changes
     origin: tuple[int, ...] = ()  # of a result: index of its first sample in the source, along each axis; () is 0
     steps: tuple[int, ...] = ()  # of a result: distance of its samples in samples of the source; () is unknown
+    # Bytes that a chunk takes while it is decoded, and one of a result while it is encoded, beside its samples.
+    decoding: int = field(default=0, compare=False)
+    encoding: int = field(default=0, compare=False)
     respaced: str = ""  # of a result: letters of the axes whose spacing the user named, instead of the source's
 
     @property

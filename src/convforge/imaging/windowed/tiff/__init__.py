@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.byte_ranges import SCHEMES
 from convforge.imaging.windowed.contract import Layout, Place, WindowFormat, WindowReader
+from convforge.imaging.windowed.tiff.codec_memory import decoding_bytes, encoding_bytes
 from convforge.imaging.windowed.tiff.create import create, description_of, is_ome, lost, notes, reopen
 from convforge.imaging.windowed.tiff.directories import MOST_DIRECTORIES
 from convforge.imaging.windowed.tiff.reader import TiffReader
@@ -50,17 +52,26 @@ def checked(layout: Layout, place: Place, source: WindowReader) -> Layout:
             description_of(found, source, storage_of(found, source, place.name), place.name)
         except ImageError as error:
             raise ImageError(str(error).replace(place.name, str(place), 1)) from error
-    return found
+    storage = storage_of(found, source, place.name)
+    codec = storage.compression, storage.predictor, storage.dtype.itemsize, math.prod(found.shards or found.shape)
+    is_plain = found.chunks is None
+    return replace(
+        found, encoding=encoding_bytes(*codec), decoding=0 if is_plain else decoding_bytes(*codec, found.nbytes)
+    )
 
 
 def source_notes(source: WindowReader) -> tuple[str, ...]:
-    """Return how many tiles of a slide are not stored: scanners leave out those without tissue."""
-    if not isinstance(source, TiffReader) or not source.is_slide:
+    """Return the warnings of tifffile, and how many tiles of a slide scanners have left out, for lack of tissue."""
+    if not isinstance(source, TiffReader):
         return ()
-    absent, total = source.absent()
+    said = tuple(f"{source.path}: tifffile says: {text}" for text in source.warnings)
+    absent, total = source.absent() if source.is_slide else (0, 0)
     if not absent:
-        return ()
-    return (f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB",)
+        return said
+    return (
+        *said,
+        f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB",
+    )
 
 
 FORMAT = WindowFormat(

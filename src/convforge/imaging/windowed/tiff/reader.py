@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from convforge.imaging.formats import exif, tiff_tags
 from convforge.imaging.formats.tiff import (
+    APERIO_YCBCR,
     ASSOCIATED,
     COLOURS,
     MIN_IS_WHITE,
@@ -19,11 +20,13 @@ from convforge.imaging.formats.tiff import (
     YCBCR,
     extra_samples,
 )
+from convforge.imaging.formats.tiff_log import listening
 from convforge.imaging.image import SAMPLE_DTYPES, Array, ImageError, is_sample_dtype
 from convforge.imaging.windowed.byte_ranges import RangeFile, open_bytes
 from convforge.imaging.windowed.contract import Layout, Place, Region
 from convforge.imaging.windowed.tiff import directories as td
 from convforge.imaging.windowed.tiff.codec_headers import JPEG
+from convforge.imaging.windowed.tiff.codec_memory import decoding_bytes
 from convforge.imaging.windowed.tiff.directories import TiffBytes, open_tiff
 from convforge.imaging.windowed.tiff.ome_xml import read_ome
 from convforge.imaging.windowed.tiff.segments import Segments, check_page, check_stored, read_window
@@ -34,9 +37,6 @@ from convforge.imaging.windowed.tiff.tag_sizes import check_tags
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
 
-# Aperio's JPEG 2000 of this number holds YCbCr, whatever the tag of the colours says; OpenSlide reads it so too.
-APERIO_YCBCR = 33003
-
 WHOLE = "or leave --memory out, so that the image is read whole"
 
 # Segments whose positions are checked when a file is opened; of larger files, only those of the first and last page.
@@ -44,10 +44,10 @@ CHECKED = 2**14
 
 
 class TiffReader:
-    """The image of a TIFF, from strips or tiles.
+    """The image of a TIFF, from strips or tiles; `warnings` are those of tifffile.
 
     `layout.shards` are the strips or tiles, so that a result can have them too; of uncompressed strips, of which any
-    window can be read, `layout.chunks` is None.
+    window can be read, `layout.chunks` is None. `warnings` are those of tifffile.
     """
 
     def __init__(self, place: Place) -> None:
@@ -55,7 +55,9 @@ class TiffReader:
         self._ranges = open_bytes(place)
         self.tiff = open_tiff(place, self._ranges)
         try:
-            self._open()
+            with listening() as said:
+                self._open()
+            self.warnings = said.first
         except (ImageError, MemoryError):
             raise
         except Exception as error:  # tifffile meets damage in many ways
@@ -117,8 +119,17 @@ class TiffReader:
             tuple(sizes[letter] for letter in letters), self.segments.dtype, "" if self.series.unclear else letters,
             chunks=None if self.segments.is_plain else segment, shards=segment, levels=levels,
             spacing=tuple(spacing.get(letter) for letter in letters) if spacing else (),
-            channels=self.series.channels, alpha=self._alpha(),
+            channels=self.series.channels, alpha=self._alpha(), decoding=self._decoding(math.prod(segment)),
         )  # fmt: skip
+
+    def _decoding(self, samples: int) -> int:
+        """Return the bytes that decoding a segment takes; of uncompressed strips, only the wanted rows are read."""
+        if self.segments.is_plain:
+            return 0
+        size = max(tiff.ranges.size for tiff, _ in self.series.planes.files)
+        return decoding_bytes(
+            self.segments.compression, int(self.first.predictor), self.segments.dtype.itemsize, samples, size
+        )
 
     def _alpha(self) -> bool:
         grid = self.segments.grid

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 from convforge.imaging.formats import exif
+from convforge.imaging.windowed.byte_ranges import open_bytes
 from convforge.imaging.windowed.tiff import directories as td
-from convforge.imaging.windowed.tiff.directories import Entry, TiffBytes
+from convforge.imaging.windowed.tiff.directories import Entry, TiffBytes, open_tiff
 
 # The most numbers and the most bytes in the tags of the directories that tifffile reads. A table takes two numbers for
 # each strip or tile, and a number about 40 bytes as an object of Python. OME-XML takes about 100 bytes for each plane.
@@ -31,25 +34,46 @@ def check_tags(tiff: TiffBytes, *, every: bool = False) -> None:
 
     These are the first one, and with `every` or for LSM all of the chain and their SubIFDs.
     """
-    numbers = content = 0
+    total = _Total(tiff)
     for listed in _directories(tiff, every=every):
         entries = dict(listed)
         for code, entry in listed:
             if entry.inline is None and entry.at + exif.SIZES.get(entry.kind, 1) * entry.count > tiff.ranges.size:
                 raise tiff.damaged(f"{exif.tag_name(code)} ends beyond its {tiff.ranges.size} bytes")
-            numbers += 0 if entry.kind in BYTES else entry.count
-            content += entry.count if entry.kind in BYTES else 0
-            if numbers > MOST_NUMBERS or content > MOST_BYTES:
-                raise tiff.damaged(
-                    f"{exif.tag_name(code)} has {entry.count} values; the tags of a file may hold {MOST_NUMBERS} "
-                    f"numbers and {MOST_BYTES} bytes"
-                )
+            total.add(code, entry)
         tiles, strips = _segments(tiff, entries)
         for code, most in (
             (td.TILE_OFFSETS, tiles), (td.TILE_COUNTS, tiles), (td.STRIP_OFFSETS, strips), (td.STRIP_COUNTS, strips),
         ):  # fmt: skip
             if code in entries and entries[code].count > most + SPARE:
                 raise tiff.damaged(f"{exif.tag_name(code)} has {entries[code].count} values, and {most} are needed")
+
+
+def check_file(path: Path) -> None:
+    """Raise ``ImageError`` if the tags of a local file, in all directories, are too large for memory."""
+    with closing(open_bytes(path)) as ranges:
+        tiff = open_tiff(path, ranges)
+        total = _Total(tiff)
+        for listed in _directories(tiff, every=True):
+            for code, entry in listed:
+                total.add(code, entry)
+
+
+class _Total:
+    """The numbers and the bytes in the tags of a file."""
+
+    def __init__(self, tiff: TiffBytes) -> None:
+        self._tiff, self._numbers, self._bytes = tiff, 0, 0
+
+    def add(self, code: int, entry: Entry) -> None:
+        """Count a tag; ``ImageError`` if there are too many."""
+        self._numbers += 0 if entry.kind in BYTES else entry.count
+        self._bytes += entry.count if entry.kind in BYTES else 0
+        if self._numbers > MOST_NUMBERS or self._bytes > MOST_BYTES:
+            raise self._tiff.damaged(
+                f"{exif.tag_name(code)} has {entry.count} values; the tags of a file may hold {MOST_NUMBERS} numbers "
+                f"and {MOST_BYTES} bytes"
+            )
 
 
 def _directories(tiff: TiffBytes, *, every: bool) -> Iterator[list[tuple[int, Entry]]]:
