@@ -24,7 +24,7 @@ LARGEST_RESULT = 32 * 2**20
 
 # The most units of a pass. An image of 100 gigapixels has about 10^4, one of a petabyte 3 * 10^7; more are a sign of
 # damaged metadata. The journal and its set take about 100 bytes for each.
-MOST_UNITS = 10**8
+MOST_UNITS = 10**7
 
 
 class Side(NamedTuple):
