@@ -1,4 +1,4 @@
-"""`convforge filter` of many images: those of a folder, or several that are named; a bar, then a table and failures."""
+"""`convforge filter` of many images: of a folder, or several that are named: the plan, a bar, a table, failures."""
 
 from __future__ import annotations
 
