@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -98,3 +99,24 @@ def test_a_folder_is_looked_through_once(tmp_path: Path) -> None:
             file.write(b"1")
         left(tmp_path / NAME)
     assert (tmp_path / NAME).exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="these signals are POSIX's")
+def test_a_signal_that_comes_twice_raises_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with module.interrupts() as interrupted:
+            assert not interrupted()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert interrupted()
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            now = module.REPEATED_AFTER_SECONDS
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""`convforge filter` of many images: those of a folder, or several that are named; a bar, then a table and failures."""
+"""`convforge filter` of many images: of a folder, or several that are named: the plan, a bar, a table, failures."""
 
 from __future__ import annotations
 
@@ -150,12 +150,14 @@ def _filter_listing(
     listing: Listing, source: str, folder: Path | None, out: Path, kernel: Kernel, recipe: Recipe, jobs: int,
     memory: int | None,
 ) -> Failures:  # fmt: skip
-    """Filter images, print the report, and return the failures; the report calls the images `source`."""
+    """Filter images between the plan and the report; return the failures. The plan calls the images `source`."""
+    from rich.filesize import decimal
+
     from convforge.call.dispatch import runtime_of
     from convforge.imaging.files import load_decoders
     from convforge.imaging.pipeline.folder import FILES, LANES, shares_of
     from convforge.imaging.pipeline.folder_journal import FolderJournal
-    from convforge.imaging.pipeline.lanes import Clock, lanes_of
+    from convforge.imaging.pipeline.lanes import Clock, lanes_of, memory_share
 
     load_decoders(*(Path(place.name) for job in listing.jobs for place in job))
     runtime = runtime_of(recipe.device)
@@ -163,9 +165,16 @@ def _filter_listing(
     if journal.differs:
         names = ", ".join(journal.differs)
         typer.echo(f"convforge: {out}: an unfinished run differs in {names}; all images are filtered again", err=True)
+    line("in", source)
+    if recipe.selection is not None:
+        line("part", str(recipe.selection))
+    line("kernel", kernel_text(kernel, recipe))
+    limit = memory_share() if memory is None else memory
+    line("memory", f"{decimal(limit)} at most for all images in work")
+    sys.stdout.flush()
     clock = Clock()
     begin = perf_counter()
-    done = _run(listing.jobs, recipe, clock, journal, jobs, memory)
+    done = _run(listing.jobs, recipe, clock, journal, jobs, limit)
     seconds = perf_counter() - begin
     in_units = any(one.units for one in done.written.values())
     shares = shares_of(
@@ -173,15 +182,11 @@ def _filter_listing(
         seconds,
         {FILES: jobs if in_units else min(jobs, len(listing.jobs)), LANES: len(lanes_of(runtime))},
     )
-    line("in", source)
-    if recipe.selection is not None:
-        line("part", str(recipe.selection))
     before = f"; {done.before} were finished before" if done.before else ""
     failed = f"; {len(done.failed)} failed" if done.failed else ""
     rest = len(listing.jobs) - done.before - len(done.written) - len(done.failed)
     not_begun = f"; {rest} not begun" if rest else ""
     line("out", f"{out}: {count_of(len(done.written), 'image')}{before}{failed}{not_begun}")
-    line("kernel", kernel_text(kernel, recipe))
     _print_folder(folder, done.written, seconds, shares)
     failures = [(str(place), reason) for place, reason in sorted(done.failed.items(), key=lambda each: str(each[0]))]
     if rest:
@@ -201,12 +206,9 @@ def _options(recipe: Recipe) -> dict[str, str]:
     return {**found, "--kernel": hashlib.sha256(kernel.encode()).hexdigest()}
 
 
-def _run(
-    listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJournal, jobs: int, memory: int | None
-) -> _Done:
+def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJournal, jobs: int, memory: int) -> _Done:
     """Filter every image that no earlier run has finished. Errors that are no image's end the run."""
     from convforge.imaging.pipeline.batch import Batch
-    from convforge.imaging.pipeline.lanes import memory_share
     from convforge.imaging.replacing import interrupts
 
     left = [job for job in listed if not journal.has(*job)]
@@ -226,7 +228,7 @@ def _run(
                 return lambda count, total, rate: show(f"{run.target.name}: {count}/{total} units")
 
             batch = Batch(
-                recipe, clock, journal, workers=jobs, memory=memory_share() if memory is None else memory,
+                recipe, clock, journal, workers=jobs, memory=memory,
                 in_units=lambda job: is_large(
                     *job, None, recipe.max_pixels, volume=recipe.depth is not None, spacing=recipe.spacing
                 ),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from convforge.imaging.pipeline.large_plan import LargePlan
     from convforge.imaging.pipeline.passes import Pass
 
-# The expected time is printed after so many seconds and units: the first units wait for compilers and caches.
+# The expected time is printed so many seconds and units after the first unit, which waits for compilers and caches.
 SECONDS, UNITS = 5.0, 4
 
 
@@ -70,14 +70,18 @@ class Expected:
 
     def __init__(self, run: LargePlan, clock: Callable[[], float] = monotonic) -> None:
         self._clock, self._printed = clock, False
-        self._begin: tuple[float, int] | None = None
+        self._finished: int | None = None  # units of an earlier run
+        self._begin: tuple[float, int] | None = None  # when the first unit of this run was done
         self._passes = [(len(each.division), sum(bytes_of(each))) for each in run.passes]
         self._least = max(UNITS, max(each.most for each in run.passes))
 
     def __call__(self, done: int, total: int, label: str) -> None:
         now = self._clock()
+        if self._finished is None:
+            self._finished = done
         if self._begin is None:
-            self._begin = now, done
+            self._begin = (now, done) if done > self._finished else None
+            return
         begin, before = self._begin
         if self._printed or done == total or now - begin < SECONDS or done - before < self._least:
             return

@@ -28,6 +28,10 @@ SWEPT_AFTER_SECONDS = 3600.0
 # Of the system call renameat2: relative paths begin at the current folder; both names exist, and are exchanged.
 _HERE, _RENAME_EXCHANGE = -100, 2
 
+# Least time between two SIGINT that both count: a program that runs this one may send it twice at once, to the process
+# and to its group, as `timeout` does.
+REPEATED_AFTER_SECONDS = 1.0
+
 # Windows has no SIGHUP.
 _SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
 
@@ -116,14 +120,16 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     """Raise KeyboardInterrupt on SIGINT, SIGTERM and SIGHUP; the yielded function is true after one.
 
     Callers need the function because a library's callback may suppress the exception. Signals that are ignored at the
-    start, as under nohup, stay ignored. Only the first of SIGTERM and SIGHUP raises: they often arrive together.
+    start, as under nohup, stay ignored. After the first signal only a SIGINT a second later raises again: signals often
+    arrive together, and a second exception would end the cleanup that the first one has begun.
     """
-    came = False
+    came: float | None = None
 
     def interrupt(number: int, frame: object) -> None:
         nonlocal came
-        repeated, came = came, True
-        if not repeated or number == signal.SIGINT:
+        now, before = time.monotonic(), came
+        came = now if before is None else before
+        if before is None or (number == signal.SIGINT and now - before >= REPEATED_AFTER_SECONDS):
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
@@ -132,7 +138,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in handled}
     try:
-        yield lambda: came
+        yield lambda: came is not None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
