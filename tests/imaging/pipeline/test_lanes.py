@@ -25,7 +25,7 @@ from convforge.imaging.pipeline.lanes import (
     DeviceLane,
     HostLane,
     HostRing,
-    Stage,
+    PreparedPlan,
     lanes_of,
 )
 from convforge.problem import Conv2dProblem, parse_problem
@@ -104,7 +104,7 @@ class LatePlan:
 
 def through(lane: Any, plan: LatePlan, x: Any, *more: LatePlan) -> tuple[Any, Clock]:
     clock, nothing = Clock(), PreparedFilter({}, 0)
-    return lane([Stage(each, nothing) for each in (plan, *more)], x, clock), clock
+    return lane([PreparedPlan(each, nothing) for each in (plan, *more)], x, clock), clock
 
 
 def test_nothing_is_read_before_the_stream_has_passed_it() -> None:
@@ -153,7 +153,7 @@ def test_the_cpu_keeps_its_buffer_between_stages() -> None:
     problem = parse_problem("n1c1h20w21_k1r1s1_f32_nhwc")
     assert isinstance(problem, Conv2dProblem)
     plan = find_plan(problem, "direct_naive", None, "cpu", None)
-    double = Stage(plan, plan.prepare(np.full((1, 1, 1, 1), 2, np.float32)))
+    double = PreparedPlan(plan, plan.prepare(np.full((1, 1, 1, 1), 2, np.float32)))
     lane, x = HostLane(), RANDOM.random((1, 20, 21, 1)).astype(np.float32)
     first = lane([double, double, double], x, Clock())
     np.testing.assert_array_equal(first, 8 * x)
@@ -197,7 +197,7 @@ def result_on(runtime: Any, device: str, method: str) -> tuple[Any, Any, list[An
     outs = []
     for context in lanes_of(runtime):
         with context as lane:
-            outs.append((lane([Stage(plan, prepared)], x, clock := Clock()), clock.seconds))
+            outs.append((lane([PreparedPlan(plan, prepared)], x, clock := Clock()), clock.seconds))
     return expected, x, outs
 
 

@@ -84,7 +84,7 @@ def column_pass(middle: Any, ring: Any, places: Any, factors: Any, first: Any, r
     n = sizes.pitch - sizes.lanes
     for i in range(rank):
         at, factor = i * sizes.pitch, first + i * g.R
-        if group == 4:
+        if group == 4:  # all rows of a group
             four_weighted_sums(middle, at, sizes.rank * sizes.pitch, ring, places, factors, factor, g.R, n)
         else:
             for row in range(group):
@@ -105,46 +105,46 @@ def four_weighted_sums(target: Any, to: Any, pitch: Any, source: Any, places: An
     q = 0
     while q < n:
         q = max(min(q, n - 2 * lanes), 0)
-        a, b, c, d = zeros(target), zeros(target), zeros(target), zeros(target)
-        e, f, g, h = zeros(target), zeros(target), zeros(target), zeros(target)
+        a0, b0, a1, b1 = zeros(target), zeros(target), zeros(target), zeros(target)
+        a2, b2, a3, b3 = zeros(target), zeros(target), zeros(target), zeros(target)
         for t in range(3):  # rows that the last targets do not read
             x, y = load(source, get(places, t) + q), load(source, get(places, t) + q + lanes)
             factor = splat(factors, first + t)
-            a, b = fma(factor, x, a), fma(factor, y, b)
+            a0, b0 = fma(factor, x, a0), fma(factor, y, b0)
             if t >= 1:
                 factor = splat(factors, first + t - 1)
-                c, d = fma(factor, x, c), fma(factor, y, d)
+                a1, b1 = fma(factor, x, a1), fma(factor, y, b1)
             if t >= 2:
                 factor = splat(factors, first + t - 2)
-                e, f = fma(factor, x, e), fma(factor, y, f)
+                a2, b2 = fma(factor, x, a2), fma(factor, y, b2)
         for t in range(3, taps):
             x, y = load(source, get(places, t) + q), load(source, get(places, t) + q + lanes)
             factor = splat(factors, first + t)
-            a, b = fma(factor, x, a), fma(factor, y, b)
+            a0, b0 = fma(factor, x, a0), fma(factor, y, b0)
             factor = splat(factors, first + t - 1)
-            c, d = fma(factor, x, c), fma(factor, y, d)
+            a1, b1 = fma(factor, x, a1), fma(factor, y, b1)
             factor = splat(factors, first + t - 2)
-            e, f = fma(factor, x, e), fma(factor, y, f)
+            a2, b2 = fma(factor, x, a2), fma(factor, y, b2)
             factor = splat(factors, first + t - 3)
-            g, h = fma(factor, x, g), fma(factor, y, h)
+            a3, b3 = fma(factor, x, a3), fma(factor, y, b3)
         for t in range(taps, taps + 3):  # rows that the first targets do not read
             x, y = load(source, get(places, t) + q), load(source, get(places, t) + q + lanes)
             if t <= taps:
                 factor = splat(factors, first + t - 1)
-                c, d = fma(factor, x, c), fma(factor, y, d)
+                a1, b1 = fma(factor, x, a1), fma(factor, y, b1)
             if t <= taps + 1:
                 factor = splat(factors, first + t - 2)
-                e, f = fma(factor, x, e), fma(factor, y, f)
+                a2, b2 = fma(factor, x, a2), fma(factor, y, b2)
             factor = splat(factors, first + t - 3)
-            g, h = fma(factor, x, g), fma(factor, y, h)
-        store(target, to + q, a)
-        store(target, to + q + lanes, b)
-        store(target, to + pitch + q, c)
-        store(target, to + pitch + q + lanes, d)
-        store(target, to + 2 * pitch + q, e)
-        store(target, to + 2 * pitch + q + lanes, f)
-        store(target, to + 3 * pitch + q, g)
-        store(target, to + 3 * pitch + q + lanes, h)
+            a3, b3 = fma(factor, x, a3), fma(factor, y, b3)
+        store(target, to + q, a0)
+        store(target, to + q + lanes, b0)
+        store(target, to + pitch + q, a1)
+        store(target, to + pitch + q + lanes, b1)
+        store(target, to + 2 * pitch + q, a2)
+        store(target, to + 2 * pitch + q + lanes, b2)
+        store(target, to + 3 * pitch + q, a3)
+        store(target, to + 3 * pitch + q + lanes, b3)
         q += 2 * lanes
 
 

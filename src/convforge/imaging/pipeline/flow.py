@@ -12,7 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import count
 from queue import PriorityQueue
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -156,10 +156,9 @@ def flow(
         while under_way:
             yield next_done()
     finally:
-        file_threads.stop()
-        lane_threads.stop()
-        file_threads.join()
-        lane_threads.join()
+        with ExitStack() as ending:  # each of these also if an interrupt ends another; the last one first
+            for step in (lane_threads.join, file_threads.join, lane_threads.stop, file_threads.stop):
+                ending.callback(step)
 
 
 def _next_done(under_way: deque[_UnderWay], ordered: bool) -> _UnderWay:

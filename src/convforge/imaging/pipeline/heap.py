@@ -1,4 +1,4 @@
-"""Memory that is free in the process's heap, returned to the system where the C library is glibc.
+"""Memory that is free in the process's heap, returned to the system.
 
 glibc keeps freed blocks for later, in several heaps. A store that codes a shard in pieces leaves such blocks behind,
 and they would take as much memory as the units in work.
@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-# Blocks of at least this many bytes are returned when they are freed.
+# Bytes of a large block.
 MAPPED_FROM = 2**20
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
@@ -27,7 +27,7 @@ _STATM = Path("/proc/self/statm")  # the second number: resident pages
 
 @cache
 def _glibc() -> Any:
-    """Return the C library if it is glibc, else None."""
+    """Return the C library if it is glibc, else None: of others nothing is known to be kept."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return library if hasattr(library, "gnu_get_libc_version") else None
 

@@ -59,7 +59,7 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
-class Stage(NamedTuple):
+class PreparedPlan(NamedTuple):
     """A plan that a lane runs, with its weights."""
 
     plan: Plan
@@ -80,11 +80,11 @@ class Lane(Protocol):
     """Runs plans on a host array, from one thread at a time."""
 
     def __call__(
-        self, stages: Sequence[Stage], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
+        self, plans: Sequence[PreparedPlan], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Return the result of the last stage, and add the seconds of each step to the clock.
+        """Return the result of the last plan, and add the seconds of each step to the clock.
 
-        Each stage reads the result of the one before, in the shape that its problem gives. With `out`, the result is
+        Each plan reads the result of the one before, in the shape that its problem gives. With `out`, the result is
         written to it, and on a GPU both arrays are of a :class:`HostRing`, pinned; else it is new.
         """
 
@@ -108,19 +108,19 @@ def _device_lane(runtime: Runtime) -> Iterator[Lane]:
 
 
 class HostLane:
-    """The CPU, which reads an image in place, with a buffer for each stage but the last."""
+    """The CPU, which reads an image in place, with a buffer for each plan's result but the last."""
 
     def __init__(self) -> None:
         self._between = _Buffers(lambda nbytes: np.empty(nbytes, np.uint8))
 
     def __call__(
-        self, stages: Sequence[Stage], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
+        self, plans: Sequence[PreparedPlan], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        *before, last = stages
+        *before, last = plans
         result = np.empty(last.shape, last.dtype) if out is None else out
         with clock("filter"):
             targets = [*self._between.arrays(before), result]
-            for (plan, prepared), target in zip(stages, targets, strict=True):
+            for (plan, prepared), target in zip(plans, targets, strict=True):
                 plan(plan.buffers(x.reshape(plan.problem.x_shape), prepared, out=target))
                 x = target
         return result
@@ -139,14 +139,14 @@ class DeviceLane:
         self._x, self._results, self._workspace = _Buffer(on_device), _Buffers(on_device), _Buffer(on_device)
 
     def __call__(
-        self, stages: Sequence[Stage], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
+        self, plans: Sequence[PreparedPlan], x: NDArray[Any], clock: Clock, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Run plans; without `out`, the times of upload and download include copies to and from pinned memory."""
-        runtime, stream, last = self._runtime, self._stream, stages[-1]
+        runtime, stream, last = self._runtime, self._stream, plans[-1]
         host_x = self._host_x.array(x.shape, x.dtype) if out is None else x
         host_out = self._host_out.array(last.shape, last.dtype) if out is None else out
-        there_x, results = self._x.array(x.shape, x.dtype), self._results.arrays(stages)
-        nbytes = max(stage.plan.workspace_bytes for stage in stages)
+        there_x, results = self._x.array(x.shape, x.dtype), self._results.arrays(plans)
+        nbytes = max(own.plan.workspace_bytes for own in plans)
         workspace: Any = self._workspace.bytes(nbytes) if nbytes else None
         if out is None:
             with clock("upload"):
@@ -155,7 +155,7 @@ class DeviceLane:
             begin = runtime.mark(stream)
             runtime.begin_copy(there_x, host_x, stream)
             sent, source = runtime.mark(stream), there_x
-            for (plan, prepared), result in zip(stages, results, strict=True):
+            for (plan, prepared), result in zip(plans, results, strict=True):
                 own = workspace[: plan.workspace_bytes] if plan.workspace_bytes else None
                 plan(plan.buffers(source.reshape(plan.problem.x_shape), prepared, None, result, own), stream)
                 source = result
@@ -190,16 +190,16 @@ class _Buffer:
 
 
 class _Buffers:
-    """A buffer for the result of each of several stages."""
+    """A buffer for the result of each of several plans."""
 
     def __init__(self, allocate: Callable[[int], Any]) -> None:
         self._allocate = allocate
         self._kept: list[_Buffer] = []
 
-    def arrays(self, stages: Sequence[Stage]) -> list[Any]:
-        while len(self._kept) < len(stages):
+    def arrays(self, plans: Sequence[PreparedPlan]) -> list[Any]:
+        while len(self._kept) < len(plans):
             self._kept.append(_Buffer(self._allocate))
-        return [buffer.array(stage.shape, stage.dtype) for buffer, stage in zip(self._kept, stages, strict=False)]
+        return [buffer.array(own.shape, own.dtype) for buffer, own in zip(self._kept, plans, strict=False)]
 
 
 class HostRing:
@@ -256,7 +256,7 @@ class Convolver:
     """Filters images with one kernel (R, S) on any lane; images of equal size and type share a plan. Thread-safe.
 
     `clock` gets the seconds of "plan", of "first call" (the kernels of a plan are compiled or read from the cache, by a
-    call on a part of its first image), and of the stages of the lane.
+    call on a small image), and of the steps of the lane.
     """
 
     def __init__(self, taps: NDArray[Any], clock: Clock, device: str | None, **options: Unpack[FilterOptions]) -> None:
@@ -281,10 +281,10 @@ class Convolver:
         """
         with self._lock:  # without the lock two lanes would compile the same kernel
             with self._clock("plan"):
-                stages = [Stage(plan, self._prepare(plan, w)) for plan, w in steps]
+                plans = [PreparedPlan(plan, self._prepare(plan, w)) for plan, w in steps]
             for plan, w in steps:
                 self._compile(lane, plan, w)
-        return Convolved(lane(stages, x, self._clock, out), *stages[0])
+        return Convolved(lane(plans, x, self._clock, out), *plans[0])
 
     def _prepare(self, plan: Plan, w: NDArray[Any]) -> PreparedFilter:
         prepared = prepared_plan(plan, w, self._prepared)
@@ -303,5 +303,5 @@ class Convolver:
             width = side + (p.w - side) % (VECTOR_BYTES * p.stride[1])  # keeps rows' vector width
             small = p.replace(n=1, h=min(p.h, side), w=min(p.w, width))
             warm = find_plan(small, plan.algorithm.name, plan.config, self._device, None)
-            lane([Stage(warm, self._prepare(warm, w))], np.zeros(small.x_shape, small.x_dtype), Clock())
+            lane([PreparedPlan(warm, self._prepare(warm, w))], np.zeros(small.x_shape, small.x_dtype), Clock())
         self._compiled.add(kind)

@@ -18,8 +18,8 @@ from convforge.imaging.windowed import Layout, Region, Windows, read_into
 from convforge.problem import Conv2dProblem
 from convforge.problem.borders import indices_between
 
-# A unit grows up to this size of its result: a smaller one reads more halo; with larger ones fewer are in work at the
-# end, and the start of a run, which page-locks their memory for a GPU, takes longer than is gained.
+# A unit grows up to this size of its result: smaller ones read more halo; larger ones take more memory, which is
+# page-locked for a GPU at the start of a run, and fewer of them are in work at its end.
 LARGEST_RESULT = 32 * 2**20
 
 # The most units of a pass. An image of 100 gigapixels has about 10^4, one of a petabyte 3 * 10^7; more are a sign of
