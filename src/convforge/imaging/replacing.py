@@ -112,10 +112,11 @@ def lock(file: BinaryIO, *, must: bool = False) -> None:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
+def interrupts(heard: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Raise KeyboardInterrupt on SIGINT, SIGTERM and SIGHUP; the yielded function is true after one.
 
-    Callers need the function because a library's callback may suppress the exception. Signals that are ignored at the
+    `heard` is called at the first signal, before the exception is raised. Callers need the yielded function because a
+    library's callback may suppress the exception. Signals that are ignored at the
     start, as under nohup, stay ignored. Only the first of SIGTERM and SIGHUP raises: they often arrive together.
     """
     came = False
@@ -123,6 +124,8 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     def interrupt(number: int, frame: object) -> None:
         nonlocal came
         repeated, came = came, True
+        if not repeated:
+            heard()
         if not repeated or number == signal.SIGINT:
             raise KeyboardInterrupt
 
