@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
@@ -54,13 +54,20 @@ def filter_folder(
     left = f"{count_of(listing.left_alone, 'other file')} left alone"
     if listing.slides:
         left += f", {count_of(listing.slides, 'slide')} among them, which --format tif would filter"
+    is_complete = not listing.left_alone
+    if listing.subfolders:
+        pronoun = "it" if listing.subfolders == 1 else "them"
+        deeper = (
+            f"{count_of(listing.subfolders, 'sub-folder')} with images left alone; --recursive filters {pronoun} too"
+        )
+        left = deeper if is_complete else f"{left}; {deeper}"
+        is_complete = False
     if not listing.jobs:
         for error in listing.unreadable:
             raise Failure(reason_of(error, recipe)) from error
-        deeper = "" if recursive else "; --recursive looks into its sub-folders"
-        raise Failure(f"{folder}: holds no image ({left}){deeper}")
+        raise Failure(f"{folder}: holds no image ({left})")
     _make(out)
-    source = f"{folder}: {count_of(len(listing.jobs), 'image')}{f'; {left}' if listing.left_alone else ''}"
+    source = f"{folder}: {count_of(len(listing.jobs), 'image')}{'' if is_complete else f'; {left}'}"
     failures = [(str(error.filename), reason_of(error, recipe)) for error in listing.unreadable]
     _end(failures + _filter_listing(listing, source, folder, out, kernel, recipe, jobs, memory))
 
@@ -214,14 +221,19 @@ def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJou
     left = [job for job in listed if not journal.has(*job)]
     done = _Done({}, {}, len(listed) - len(left))
     finished = is_warned = False
+    in_parts: LargeFilter | None = None
     try:
-        with interrupts() as interrupted, progress(measuring=False) as bar:
+        with (
+            interrupts(lambda: _say_waiting("images" if in_parts is None else "units")) as interrupted,
+            progress(measuring=False) as bar,
+        ):
 
             def show(label: str = "") -> None:
                 bar(done.before + len(done.written) + len(done.failed), len(listed), label)
 
             def watch(run: LargeFilter) -> Watch:
-                nonlocal is_warned
+                nonlocal is_warned, in_parts
+                in_parts = run
                 if not is_warned and (warning := disk_warning(run, 0)):
                     is_warned = True
                     typer.echo(f"convforge: {shown(warning)}", err=True)
@@ -250,11 +262,20 @@ def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJou
     except KeyboardInterrupt as stop:
         count = f"{done.before + journal.recorded} of {len(listed)} images were filtered"
         rest = journal.fault or "the same command does the rest"
-        typer.echo(f"convforge: interrupted; {count}, and every image in OUT is complete; {rest}", err=True)
+        is_partial = in_parts is not None and in_parts.source not in {*done.written, *done.failed}
+        if in_parts is not None and is_partial and (units := len(in_parts.finished())):
+            rest = f"of {in_parts.target} {units} of {count_of(in_parts.units, 'unit')} are finished; {rest}"
+        typer.echo(f"convforge: interrupted; {shown(f'{count}, and every image in OUT is complete; {rest}')}", err=True)
         raise typer.Exit(130) from stop
     finally:
         journal.close(finished=finished)
     return done
+
+
+def _say_waiting(what: str) -> None:
+    """Say why an interrupted command does not end at once; a handler of signals calls this."""
+    with suppress(RuntimeError, OSError):  # the signal came while the same stream was written, or it is closed
+        typer.echo(f"convforge: interrupted; waits until the {what} in work are finished", err=True)
 
 
 def _is_disk_full(error: BaseException | None) -> bool:

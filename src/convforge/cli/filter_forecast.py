@@ -33,12 +33,15 @@ def bytes_of(step: Pass) -> tuple[int, int]:
 
 
 def size_text(run: LargePlan) -> str:
-    """Return the bytes of samples that all passes of a run read and write."""
+    """Return the bytes of samples that a run reads and writes: of the image, then of its reduced copies."""
     from rich.filesize import decimal
 
-    read, written = (sum(each) for each in zip(*map(bytes_of, run.passes), strict=True))
-    copies = ", with the reduced copies" if len(run.passes) > 1 else ""
-    return f"reads {decimal(read)}, writes {decimal(written)}, uncompressed{copies}"
+    (read, written), *copies = map(bytes_of, run.passes)
+    text = f"reads {decimal(read)}, writes {decimal(written)}, uncompressed"
+    if not copies:
+        return text
+    read, written = (sum(each) for each in zip(*copies, strict=True))
+    return f"{text}; for the reduced copies {decimal(read)} and {decimal(written)} more"
 
 
 def disk_warning(run: LargePlan, finished: int) -> str:

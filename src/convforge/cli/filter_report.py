@@ -32,21 +32,23 @@ def print_method(plan: Plan, recipe: Recipe, more: Reason | None = None) -> None
     note = f"; {more}" if more else ""
     line("method", f"{plan.algorithm.name}{config}: {why}{note}")
     line("arithmetic", f"{plan.problem.x_dtype} times {plan.problem.w_dtype}, summed in {plan.problem.acc_dtype}")
-    line("workspace", f"{plan.workspace_bytes} bytes")
+    if plan.workspace_bytes:
+        line("workspace", f"{plan.workspace_bytes} bytes")
 
 
-def kernel_text(kernel: Kernel, recipe: Recipe) -> str:
+def kernel_text(kernel: Kernel, recipe: Recipe, bands: int | None = None) -> str:
+    """Return the line of the kernel; `bands` is the number of the result's bands, None if images differ in it."""
     size = "x".join(map(str, kernel.shape))
     if kernel.depth is not None:
         size = f"{kernel.depth.size}x{size} along Z, Y and X"
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
-    bands = "bands summed" if recipe.channels == "sum" else "each band by itself"
+    treatment = ", bands summed" if recipe.channels == "sum" else "" if bands == 1 else ", each band by itself"
     border = {  # libraries use different names for the first two
         "reflect": "reflect (edge pixel not repeated)",
         "symmetric": "symmetric (edge pixel repeated)",
         "constant": f"constant {recipe.cval:g}",
     }.get(recipe.border, recipe.border)
-    return f"{kernel.name}, {size}, {bands}, border {border}{steps}"
+    return f"{kernel.name}, {size}{treatment}, border {border}{steps}"
 
 
 def count_of(number: int, noun: str) -> str:

@@ -116,12 +116,13 @@ def lock(file: BinaryIO, *, must: bool = False) -> None:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
+def interrupts(heard: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Raise KeyboardInterrupt on SIGINT, SIGTERM and SIGHUP; the yielded function is true after one.
 
-    Callers need the function because a library's callback may suppress the exception. Signals that are ignored at the
-    start, as under nohup, stay ignored. After the first signal only a SIGINT a second later raises again: signals often
-    arrive together, and a second exception would end the cleanup that the first one has begun.
+    `heard` is called at the first signal, before the exception is raised. Callers need the yielded function because a
+    library's callback may suppress the exception. Signals that are ignored at the start, as under nohup, stay ignored.
+    After the first signal only a SIGINT a second later raises again: signals often arrive together, and a second
+    exception would end the cleanup that the first one has begun.
     """
     came: float | None = None
 
@@ -129,6 +130,8 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         nonlocal came
         now, before = time.monotonic(), came
         came = now if before is None else before
+        if before is None:
+            heard()
         if before is None or (number == signal.SIGINT and now - before >= REPEATED_AFTER_SECONDS):
             raise KeyboardInterrupt
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.cli.filter.images import LAPLACIAN, RANDOM, SMALL, correlated, kept, 
 from tests.imaging.pipeline.large import names, zarr_array
 
 from convforge.imaging.files import read_image
+from convforge.imaging.pipeline.large import LargeFilter
 
 EDGES = ("--kernel", "laplacian", "--method", "direct_naive")
 PIXELS = RANDOM.integers(0, 256, (150, 170), dtype=np.uint8)
@@ -139,6 +141,44 @@ def test_notes_and_losses_are_told_once_with_the_names(tmp_path: Path, done: Cal
     ran = done(place, tmp_path / "out", *EDGES)
     assert ran.line("note").endswith("(0.tif, 1.tif and 3 more)")
     assert "95" in ran.line("note")
+
+
+def test_sub_folders_with_images_are_named(folder: Path, tmp_path: Path, run: Callable[..., Ran]) -> None:
+    hint = "1 sub-folder with images left alone; --recursive filters it too"
+    assert run(folder, tmp_path / "out", *EDGES).line("in") == f"{folder}: 6 images; {hint}"
+    (folder / "notes.txt").touch()
+    assert run(folder, tmp_path / "out", *EDGES).line("in") == f"{folder}: 6 images; 1 other file left alone; {hint}"
+    assert "sub-folder" not in run(folder, tmp_path / "out", *EDGES, "--recursive").out
+
+
+def test_an_interrupt_in_parts_names_the_image_and_its_units(
+    folder: Path, tmp_path: Path, run: Callable[..., Ran], done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, call = tmp_path / "out", LargeFilter.__call__
+
+    def interrupted(self: LargeFilter, watch: Any, clock: Any) -> Any:
+        def stop(finished: int, total: int, label: str) -> None:
+            watch(finished, total, label)
+            if self.target.name == "tiled.tif" and finished >= 2:
+                signal.raise_signal(signal.SIGINT)
+
+        return call(self, stop, clock)
+
+    words = (*EDGES, "--memory", "300kB", "--jobs", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(LargeFilter, "__call__", interrupted)
+        ran = run(folder, out, *words)
+    assert ran.code == 130
+    first, last = ran.err.splitlines()
+    assert first == "convforge: interrupted; waits until the units in work are finished"
+    found = re.fullmatch(
+        rf"convforge: interrupted; 5 of 6 images were filtered, and every image in OUT is complete; of "
+        rf"{re.escape(str(out / 'tiled.tif'))} (\d+) of (\d+) units are finished; the same command does the rest", last
+    )  # fmt: skip
+    assert found is not None, last
+    assert 2 <= int(found[1]) < int(found[2])
+    assert done(folder, out, *words).line("out") == f"{out}: 1 image; 5 were finished before"
+    np.testing.assert_array_equal(tifffile.imread(out / "tiled.tif"), WANTED)
 
 
 def test_two_that_would_become_one_are_refused(folder: Path, tmp_path: Path, refused: Callable[..., str]) -> None:

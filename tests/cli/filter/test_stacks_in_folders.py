@@ -76,7 +76,7 @@ def test_a_folder_to_a_folder_stays_one_image_after_the_other(
         (1, ("a.zarr", "out", "--format", "jpg", "--out-dtype", "int16"), ("out/0000.jpg: JPEG holds uint8",)),
         (2, ("a.zarr", "out"), ("out: no ending to tell the format", "--format tif")),
         (2, ("a.zarr", "empty"), ("empty: no ending to tell the format", "--format tif")),
-        (1, ("s3://bucket/a.png", "b.png"), ("s3://bucket/a.png: cannot be read in windows",)),
+        (1, ("s3://bucket/a.png", "b.png"), ("s3://bucket/a.png: cannot be read in parts",)),
         (1, ("ftp://host/a.npy", "b.npy"), ("ftp://host/a.npy: .npy is not read from ftp://",)),
         (1, ("a.npy", "ftp://host/b.npy"), ("ftp://host/b.npy: .npy is not written to ftp://",)),
     ],

@@ -44,7 +44,7 @@ def test_the_spacing_of_the_file_gives_sigma_in_samples(
     ran = run(stack, tmp_path / target, *LENGTHS)
     assert ran.code == 0, ran.err
     assert ran.line("kernel").startswith(
-        "gaussian:2,0.5,0.5um (spacing 2 x 0.25 x 0.5 um along Z x Y x X), 9x17x9 along Z, Y and X, each band"
+        "gaussian:2,0.5,0.5um (spacing 2 x 0.25 x 0.5 um along Z x Y x X), 9x17x9 along Z, Y and X, border"
     )
     near(tifffile.imread(tmp_path / target) if target.endswith("tif") else np.load(tmp_path / target), WANTED)
     assert ("\nspacing" in ran.out) == target.endswith("tif"), "the spacing of OUT, if it has one"
@@ -59,7 +59,7 @@ def test_a_spacing_that_is_given_goes_before_that_of_the_file(
         assert ran.code == 0, ran.err
         near(np.load(tmp_path / "b.npy"), WANTED)
     ran = run(source, tmp_path / "b.npy", "--kernel", "gaussian:1um", "--axes", "ZYX", "--spacing", "0.5")
-    assert "spacing 0.5 x 0.5 um along Y x X), 17x17, each band" in ran.line("kernel")
+    assert "spacing 0.5 x 0.5 um along Y x X), 17x17, border" in ran.line("kernel")
     assert "\nunits" not in ran.out, "planes of a small image are filtered in memory"
     assert ran.err.endswith("b.npy: not kept: resolution\n")
 

@@ -34,7 +34,7 @@ def test_images_by_their_endings_in_order_under_their_own_names(folder: Path, tm
     out = tmp_path / "out"
     found = list_folder(folder, out)
     assert list(names(found, folder, out).items()) == [(name, name) for name in ("a.JPG", "b.png", "c.tiff", "d.npy")]
-    assert found.left_alone == 4
+    assert (found.left_alone, found.subfolders) == (4, 1)
     assert not out.exists(), "listing makes nothing"
 
 
@@ -45,7 +45,18 @@ def test_sub_folders_keep_their_places(folder: Path, tmp_path: Path) -> None:
         "a.JPG": "a.tif", "b.png": "b.tif", "c.tiff": "c.tif", "d.npy": "d.tif", "deep/e.png": "deep/e.tif",
         "deep/deeper/f.jpeg": "deep/deeper/f.tif",
     }  # fmt: skip
-    assert found.left_alone == 5
+    assert (found.left_alone, found.subfolders) == (5, 0)
+
+
+def test_sub_folders_that_are_not_looked_into_are_counted_if_they_hold_images(folder: Path, tmp_path: Path) -> None:
+    out = folder / "out"
+    for name in ("out/a.png", "texts/a.txt", "texts/.hidden.png", "far/more/most/a.tif", "slides/a.svs"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "link").symlink_to(folder / "deep")
+    assert list_folder(folder, out).subfolders == 2, "deep and far"
+    assert list_folder(folder, out, suffix=".tif").subfolders == 3, "the slides too"
+    assert list_folder(folder, out, recursive=True).subfolders == 0
 
 
 def test_results_of_an_earlier_run_inside_the_folder_are_no_images_of_it(folder: Path) -> None:

@@ -160,7 +160,8 @@ def test_tiles_that_a_scanner_left_out(tmp_path: Path) -> None:
     wanted[:16, 32:48] = wanted[16:32, 16:32] = 0
     np.testing.assert_array_equal(whole(reader), wanted)
     assert FORMAT.source_notes(reader) == (
-        f"{path}: 2 of 48 tiles are not stored; they are read as 0, which is black in RGB",
+        f"{path}: 2 of 48 tiles are not stored; they are read as 0, which is black in RGB, and the kernel mixes it "
+        "into the pixels beside them; leave out that margin, or filter a part without them (--region)",
     )
 
 

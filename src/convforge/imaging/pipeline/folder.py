@@ -42,12 +42,13 @@ class Listing(NamedTuple):
     """The images of a folder in order of their names, and errors of unreadable folders.
 
     `left_alone` is the number of other files and Zarr arrays, `slides` that of the slides among them, which only
-    another format can hold.
+    another format can hold. `subfolders` is the number of sub-folders that hold images and are not looked into.
     """
 
     jobs: tuple[Job, ...]
     left_alone: int
     slides: int = 0
+    subfolders: int = 0
     unreadable: tuple[OSError, ...] = ()
 
 
@@ -89,7 +90,31 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
         target = out / path.relative_to(folder)
         jobs.append(Job(path, target if suffix is None else target.with_suffix(suffix)))
     _check_apart(jobs)
-    return Listing(tuple(jobs), left_alone, slides, tuple(unreadable))
+    subfolders = 0 if recursive else sum(_holds_images(place, out, known) for place in _subfolders(folder, out))
+    return Listing(tuple(jobs), left_alone, slides, subfolders, tuple(unreadable))
+
+
+def _subfolders(folder: Path, out: Path) -> list[Path]:
+    """Return the sub-folders that `--recursive` would look into; none if the folder cannot be read."""
+    skipped = os.path.realpath(out)
+    try:
+        with os.scandir(folder) as entries:
+            found = [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
+    except OSError:  # reported where its files are listed
+        return []
+    return [
+        place
+        for place in found
+        if not place.name.startswith(".") and not zarr.is_zarr(place) and os.path.realpath(place) != skipped
+    ]
+
+
+def _holds_images(folder: Path, out: Path, known: Sequence[str]) -> bool:
+    """True if there is an image in a folder, at any depth; the search ends at the first."""
+    return any(
+        path.suffix.lower() in known and not path.name.startswith(".")
+        for path in _files(folder, out, recursive=True, unreadable=[])
+    )
 
 
 def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) -> Iterator[Path]:

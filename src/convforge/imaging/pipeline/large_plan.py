@@ -147,7 +147,7 @@ class LargePlan:
         """Return the target's format, and set its place: the target of a symbolic link is replaced, not the link."""
         target, kind = self.target, format_of(self.target, formats)
         if kind is None or target.suffix.lower() not in kind.suffixes:
-            raise ImageError(f"{target}: is not written in windows; write {suffixes_of(formats)}")
+            raise ImageError(f"{target}: is not written in parts; name it {suffixes_of(formats)}")
         self.place: Place = target if isinstance(target, Url) else Path(os.path.realpath(target))
         check_places(self.source, target)
         if isinstance(target, Url):

@@ -46,9 +46,24 @@ __all__ = [
 FORMATS = (zarr.FORMAT, npy.FORMAT, tiff.FORMAT, slices.FORMAT)
 
 
+# Suffixes before which `.ome` asks for OME's metadata.
+OME = frozenset({".zarr", ".tif", ".tiff"})
+
+
 def suffixes_of(formats: Sequence[WindowFormat]) -> str:
-    """Return the suffixes of files that are written in windows, as a text."""
-    *most, last = (suffix for kind in formats for suffix in kind.suffixes)
+    """Return the suffixes of files that are written in windows, as a text.
+
+    Examples
+    --------
+    >>> suffixes_of((npy.FORMAT, zarr.FORMAT))
+    '.npy, .zarr or .ome.zarr'
+    """
+    *most, last = (
+        name
+        for kind in formats
+        for suffix in kind.suffixes
+        for name in (suffix, f".ome{suffix}")[: 1 + (suffix in OME)]
+    )
     return f"{', '.join(most)} or {last}" if most else last
 
 
@@ -75,7 +90,7 @@ def open_windows(place: Place, formats: Sequence[WindowFormat] = FORMATS) -> Win
     kind = format_of(place, formats)
     if kind is None:
         known = suffixes_of(formats)
-        raise ImageError(f"{place}: cannot be read in windows; convert it to {known}")
+        raise ImageError(f"{place}: cannot be read in parts; convert it to {known}")
     if isinstance(place, Path) and not place.exists():
         raise ImageError(f"{place}: no such file; check the name and the folder")
     if isinstance(place, Url) and place.scheme not in kind.schemes:

@@ -70,7 +70,8 @@ def source_notes(source: WindowReader) -> tuple[str, ...]:
         return said
     return (
         *said,
-        f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB",
+        f"{source.path}: {absent} of {total} tiles are not stored; they are read as 0, which is black in RGB, and the "
+        "kernel mixes it into the pixels beside them; leave out that margin, or filter a part without them (--region)",
     )
 
 
