@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from convforge.imaging.pipeline.folder_journal import NAME, FolderJournal, State
+from convforge.imaging.pipeline.journal_lines import JournalLines
 
 OPTIONS = {"--kernel": "a", "--stride": "(1, 1)"}
 
@@ -96,15 +98,14 @@ def test_one_that_cannot_be_made_or_written_is_no_failure(
     (tmp_path / "out" / NAME).rmdir()
 
     journal = FolderJournal(tmp_path / "out", OPTIONS)
-    append = FolderJournal._append
 
-    def full(self: FolderJournal, line: str) -> None:
-        raise OSError(28, "No space left on device")
+    def full(self: JournalLines, line: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(FolderJournal, "_append", full)
-    journal.record(pairs[0][0], State.of(pairs[0][0]), pairs[0][1])
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalLines, "append", full)
+        journal.record(pairs[0][0], State.of(pairs[0][0]), pairs[0][1])
     assert journal.fault.endswith("cannot be written (No space left on device)")
-    monkeypatch.setattr(FolderJournal, "_append", append)
     journal.record(pairs[1][0], State.of(pairs[1][0]), pairs[1][1])
     journal.close(finished=False)
     assert known(tmp_path / "out", pairs) == [False, False, False], "nothing is written behind half a line"

@@ -17,7 +17,7 @@ from convforge.imaging.image import Image
 from convforge.imaging.pipeline.lanes import Clock
 from convforge.imaging.pipeline.large import LargeFilter
 from convforge.imaging.selection import Selection
-from convforge.imaging.spacing import spaced
+from convforge.imaging.spacing import spaced, spacing_by
 from convforge.imaging.windowed import open_windows
 from convforge.imaging.windowed.slices import SliceFolder
 
@@ -144,6 +144,20 @@ def test_an_image_in_memory_gets_a_resolution() -> None:
     assert done.description == "ImageJ=1.54f\nimages=2\nloop=false"
     assert done.left == ("spacing along Z",)
     assert spaced(Image(VOLUME[0]), {"Z": 2.0}).metadata == Metadata()
+
+
+def test_a_file_has_one_spacing_however_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    (tmp_path / "slices").mkdir()
+    for at in (path, tmp_path / "slices" / "0.tif", tmp_path / "slices" / "1.tif"):
+        tifffile.imwrite(
+            at, VOLUME[0], resolution=(1e4 / 0.32512345, 1e4 / 0.25), resolutionunit="centimeter", metadata=None
+        )
+    wanted = {"X": 0.325123, "Y": 0.25}  # in six digits
+    assert spacing_by(read_image(path).metadata) == wanted
+    for at in (path, tmp_path / "slices"):
+        found = open_windows(at).layout.spacing_by_letter
+        assert {letter: found[letter] for letter in "XY"} == wanted
 
 
 def test_filter_large_takes_the_spacing_with_any_kernel(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.files import declared_of, not_kept, write_image
+from convforge.imaging.formats.tiff import LOOSEST_RATIO
 from convforge.imaging.image import Array, Image, ImageError, check_proportion, check_size
 from convforge.imaging.pipeline.demand import Demand
 from convforge.imaging.pipeline.flow import Size, flow
@@ -20,9 +21,6 @@ from convforge.imaging.pipeline.lanes import Clock, Convolved, Lane, lanes_of
 from convforge.imaging.pipeline.large import LargeFilter, Watch
 from convforge.imaging.pipeline.recipe import Recipe
 from convforge.imaging.windowed import Place, Url, format_of
-
-# Most bytes of pixels in a byte of a file; see the readers of the formats, which know the ratio of each compression.
-LOOSEST_RATIO = 2**15
 
 Finished = Generator[tuple[Job, Future[Written]], None, None]
 
@@ -182,10 +180,8 @@ class Batch:
     def _run_in_units(self, job: Job) -> Written:
         state = State.of(job.source)
         job.target.parent.mkdir(parents=True, exist_ok=True)
-        run, clock = (
-            LargeFilter(job.source, job.target, self._recipe, memory=self._memory, workers=self._workers),
-            Clock(),
-        )
+        run = LargeFilter(job.source, job.target, self._recipe, memory=self._memory, workers=self._workers)
+        clock = Clock()
         notes = run.notes
         outcome = run(self._watch(run), clock)
         for step, seconds in clock.seconds.items():

@@ -23,11 +23,20 @@ MARGIN = 0.1
 
 
 class Codec(NamedTuple):
-    """Memory of a format's reader in copies of the file and of the samples, and of its writer in copies of the result.
+    """Most memory of a format's reader and writer.
 
-    The reader's samples are those of the image itself, and the most of: the decoder's, those without alpha, those in
-    the byte order of the machine, those that are upright, those of stacked pages. The writer has copies of the encoded
-    result, which may be as large as the result, and up to `block` bytes.
+    Attributes
+    ----------
+    file : float
+        Copies of the file that the reader holds.
+    samples : float
+        Copies of the decoded samples that the reader holds at once. One is the image; others are made to remove alpha,
+        to turn the image upright, to change the byte order, or to stack pages.
+    encoded : float
+        Copies of the result that the writer holds, encoded or on the way to it. An encoded result may be as large as
+        its samples.
+    block : int
+        Bytes of a buffer that the writer fills with samples; 0 if it has none.
     """
 
     file: float
@@ -36,10 +45,14 @@ class Codec(NamedTuple):
     block: int = 0
 
 
-JPEG = Codec(1, 3.4, 1.4)  # Pillow holds RGB in 4 bytes, and joins it from pieces
+# The numbers of copies were measured; the thorough tests of `test_demand` compare them with the peak of a process. The
+# source of those of JPEG: Pillow holds RGB in 4 bytes a pixel, which is 4/3 of a copy. To read them, its
+# `Image.tobytes` makes a list of pieces and joins it, two more copies: 3.33, rounded up. To write takes the 4/3 alone,
+# rounded up.
+JPEG = Codec(1, 3.4, 1.4)
 TIFF = Codec(1, 3, 1)
 CODECS = {
-    ".png": Codec(2, 2, 2),
+    ".png": Codec(2, 2, 2),  # the chunks are joined before they are decoded
     ".jpg": JPEG,
     ".jpeg": JPEG,
     ".tif": TIFF,

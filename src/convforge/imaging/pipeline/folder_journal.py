@@ -17,9 +17,9 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from convforge.imaging.replacing import lock
+from convforge.imaging.pipeline.journal_lines import JournalLines, differing, not_written
 from convforge.imaging.windowed import Place, Url
 
 NAME = ".convforge.journal"
@@ -71,40 +71,30 @@ class FolderJournal:
         self.recorded = 0
         self._records: dict[str, tuple[State, State]] = {}  # by source and target
         self._turn = threading.Lock()
-        self._file: BinaryIO | None = None
+        self._file: JournalLines | None = None
         try:
-            self._file = self._path.open("a+b", buffering=0)
-            lock(self._file, must=True)
-            self._begin(dict(options))
+            self._file = JournalLines(self._path)
+            self._begin(self._file, dict(options))
         except BlockingIOError:
             self._fail("another run writes to the same folder")
         except OSError as error:
-            self._fail(f"{self._path} cannot be written ({error.strerror or error})")
+            self._fail(not_written(self._path, error))
 
-    def _begin(self, options: dict[str, str]) -> None:
-        assert self._file is not None
-        self._file.seek(0)
-        text = self._file.read()
-        whole = text.rfind(b"\n") + 1  # the last line may be without its end
-        head, *lines = text[:whole].split(b"\n")
+    def _begin(self, file: JournalLines, options: dict[str, str]) -> None:
+        head, *lines = file.lines or [b""]
         try:
             before = dict(json.loads(head))
         except (ValueError, TypeError):  # new, or its first line was not completed
             before = {}
         if before == options:
-            if whole < len(text):
-                self._file.truncate(whole)
             for line in lines:
                 with suppress(ValueError, TypeError):  # a damaged line: its image is filtered again
                     source, target, *facts = json.loads(line)
                     self._records[_key(source, target)] = State(*facts[:2]), State(*facts[2:])
             return
         if any(lines):
-            self.differs = tuple(
-                sorted(name for name in {**before, **options} if before.get(name) != options.get(name))
-            )
-        self._file.truncate(0)
-        self._append(json.dumps(options))
+            self.differs = tuple(differing(before, options))
+        file.restart(options)
 
     def has(self, source: Place, target: Path) -> bool:
         """True if an earlier run has finished an image, and its source and its result have not changed since."""
@@ -119,16 +109,9 @@ class FolderJournal:
             if self._file is None or read is None or written is None:
                 return
             try:
-                self._append(json.dumps([*self._names(source, target), *read, *written]))
+                self._file.append(json.dumps([*self._names(source, target), *read, *written]))
             except OSError as error:
-                self._fail(f"{self._path} cannot be written ({error.strerror or error})")
-
-    def _append(self, line: str) -> None:
-        """Write a line at once: an unbuffered file, so that it is with the system when the process is killed."""
-        assert self._file is not None
-        data = f"{line}\n".encode("ascii")
-        if self._file.write(data) != len(data):
-            raise OSError(28, "No space left on device")
+                self._fail(not_written(self._path, error))
 
     def _names(self, source: Place, target: Path) -> tuple[str, str]:
         return os.path.realpath(str(source)), os.path.relpath(target, self._out)
@@ -147,9 +130,7 @@ class FolderJournal:
                 return
             if finished or not (self.recorded or self._records):
                 with suppress(OSError):
-                    if os.name == "nt":  # an open file cannot be removed
-                        self._file.close()
-                    self._path.unlink()
+                    self._file.remove()
             self._file.close()
             self._file = None
 

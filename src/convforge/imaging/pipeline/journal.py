@@ -11,14 +11,14 @@ which of two folders is the result, and which is the one that it replaced.
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from convforge.imaging.image import ImageError
-from convforge.imaging.replacing import lock
+from convforge.imaging.pipeline.journal_lines import JournalLines, differing, not_written
 
 RESULT = b"result "  # begins the line of the result
 
@@ -51,9 +51,11 @@ class Journal:
         self.result: int | None = None
         self._turn = threading.Lock()
         try:
-            self._file: BinaryIO = path.open("a+b")
+            self._file = JournalLines(path)
+        except BlockingIOError as error:
+            raise ImageError(f"{path}: another process is writing this result; wait until it ends") from error
         except OSError as error:
-            raise ImageError(f"{path}: cannot be written ({error.strerror or error}); choose another place") from error
+            raise ImageError(f"{not_written(path, error)}; choose another place") from error
         try:
             self._begin(run, replaced)
         except BaseException:
@@ -61,71 +63,60 @@ class Journal:
             raise
 
     def _begin(self, run: Mapping[str, Any], replaced: Collection[str]) -> None:
-        try:
-            lock(self._file, must=True)
-        except OSError as error:
-            raise ImageError(f"{self.path}: another process is writing this result; wait until it ends") from error
-        self._file.seek(0)
-        head, *lines = self._file.read().split(b"\n")
-        if not lines:  # new, or its first line was not completed
+        if not self._file.lines:  # new, or its first line was not completed
             try:
                 self.restart(run)
             except BaseException:
                 self.remove()
                 raise
             return
+        head, *lines = self._file.lines
         try:
             known = json.loads(head)
             before = dict(known["run"])
             self.kept = dict(known["kept"])
-            self.finished = {int(line) for line in lines[:-1] if not line.startswith(RESULT)}
-            self.result = next((int(line[len(RESULT) :]) for line in lines[:-1] if line.startswith(RESULT)), None)
+            self.finished = {int(line) for line in lines if not line.startswith(RESULT)}
+            self.result = next((int(line[len(RESULT) :]) for line in lines if line.startswith(RESULT)), None)
         except (ValueError, KeyError, TypeError) as error:
             raise ImageError(f"{self.path}: is no journal of a run; remove it, or choose another result") from error
-        now = json.loads(json.dumps(run))
         same = () if self.result is None else replaced
-        if differs := [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in same]:
+        if differs := [name for name in differing(before, json.loads(json.dumps(run))) if name not in same]:
             raise ImageError(
-                f"{self.path}: an unfinished run differs in {', '.join(sorted(differs))}; repeat its command to resume "
-                "it, or remove this file to begin anew"
+                f"{self.path}: an unfinished run differs in {', '.join(differs)}; repeat its command to resume it, or "
+                "remove this file to begin anew"
             )
-        if lines[-1]:  # a line without its end: its part is done again
-            self._file.truncate(sum(len(line) + 1 for line in (head, *lines[:-1])))
 
     def restart(self, run: Mapping[str, Any]) -> None:
         """Begin anew: no part is finished."""
         self.finished.clear()
         self.result = None
-        self._file.truncate(0)
-        self._append(json.dumps({"run": run, "kept": self.kept}))
-        os.fsync(self._file.fileno())
+        with self._writing():
+            self._file.restart({"run": run, "kept": self.kept}, force=True)
 
     def record(self, part: int) -> None:
         """Record a part that is on the disk."""
         with self._turn:
-            self._append(str(part))
+            with self._writing():
+                self._file.append(str(part))
             self.finished.add(part)
 
     def publish(self, result: int | None) -> None:
         """Record the result that is about to get its name, on the disk."""
         if result is not None and result != self.result:
-            self._append(f"{RESULT.decode()}{result}")
-            os.fsync(self._file.fileno())
+            with self._writing():
+                self._file.append(f"{RESULT.decode()}{result}", force=True)
             self.result = result
 
-    def _append(self, line: str) -> None:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            self._file.write(f"{line}\n".encode())
-            self._file.flush()
+            yield
         except OSError as error:
-            raise ImageError(f"{self.path}: cannot be written ({error.strerror or error})") from error
+            raise ImageError(not_written(self.path, error)) from error
 
     def close(self) -> None:
         self._file.close()
 
     def remove(self) -> None:
         """Remove the journal: the run is finished, or nothing of it is left."""
-        if os.name == "nt":  # an open file cannot be removed
-            self._file.close()
-        self.path.unlink(missing_ok=True)
-        self._file.close()
+        self._file.remove()

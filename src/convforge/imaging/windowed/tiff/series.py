@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from convforge.imaging.axes import LETTERS, may_hold_bands_as_columns
 from convforge.imaging.formats import tiff_tags
-from convforge.imaging.image import ImageError
+from convforge.imaging.image import ImageError, Metadata
+from convforge.imaging.spacing import spacing_by
 from convforge.imaging.windowed.byte_ranges import LocalBytes
 from convforge.imaging.windowed.contract import Url
 from convforge.imaging.windowed.tiff import directories as td
@@ -293,8 +294,5 @@ def undivided(tiff: TiffBytes, series: Series, tables: Tables, count: int) -> Se
 
 
 def spacing_by_resolution(first: TiffPage) -> dict[str, float]:
-    """Return the spacing by the resolution in centimetres; in inches it is that of a print, often 72 by default."""
-    resolution, unit = tiff_tags.resolution_of(first)
-    if resolution is None or unit != "centimeter":
-        return {}
-    return {"X": 1e4 / resolution[0], "Y": 1e4 / resolution[1]}
+    """Return the distances in micrometres by letter that the resolution of a page states, as `spacing_by` does."""
+    return spacing_by(Metadata(*tiff_tags.resolution_of(first)))
