@@ -208,7 +208,7 @@ def try_one(folder: Path, seed: int, dtype: str, *, kernel: str = "gaussian:5:1"
     expected, letters = wanted(made, kernel, {**options, "device": device.split(",")[0]})
     target = folder / f"result{suffix}"
     run = LargeFilter(
-        made.path, target, recipe(kernel, device=device, **options), memory=chance.choice((2**23, 2**24)), workers=2
+        made.path, target, recipe(kernel, device=device, **options), memory=chance.choice((2**24, 2**25)), workers=2
     )
     run()
     said = f"{made.path.name} {made.letters} {made.array.shape} {made.array.dtype} -> {suffix} {options}"
