@@ -165,9 +165,13 @@ def test_an_interrupt_in_parts_names_the_image_and_its_units(
         return call(self, stop, clock)
 
     words = (*EDGES, "--memory", "300kB", "--jobs", "1")
-    with monkeypatch.context() as patch:
-        patch.setattr(LargeFilter, "__call__", interrupted)
-        ran = run(folder, out, *words)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(LargeFilter, "__call__", interrupted)
+            ran = run(folder, out, *words)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ran.code == 130
     first, last = ran.err.splitlines()
     assert first == "convforge: interrupted; waits until the units in work are finished"

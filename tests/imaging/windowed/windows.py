@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,17 @@ from convforge.imaging.windowed.result import result_layout
 
 RANDOM = np.random.default_rng(71)
 PLAIN: dict[str, Any] = {"metadata": None, "software": False}
+
+
+@contextmanager
+def within(nbytes: float) -> Iterator[None]:
+    """Fail if the objects that Python makes in the block take so many bytes at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def whole(file: WindowReader | WindowWriter) -> Any:
