@@ -23,7 +23,7 @@ from convforge.problem.borders import indices_between
 LARGEST_RESULT = 32 * 2**20
 
 # The most units of a pass. An image of 100 gigapixels has about 10^4, one of a petabyte 3 * 10^7; more are a sign of
-# damaged metadata. The journal and its set take about 100 bytes for each.
+# damaged metadata. In memory the journal takes about 100 bytes for each.
 MOST_UNITS = 10**7
 
 
