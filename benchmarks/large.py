@@ -1,11 +1,12 @@
 """Images larger than memory: convforge filter beside other libraries, from file to file, each in its own process.
 
 python benchmarks/large.py --folder /scratch --sizes 2GB,16GB
-python benchmarks/large.py --folder /scratch --device cuda --only zarr --budget 540 --keep --resume
+python benchmarks/large.py --folder /scratch --device cuda --only zarr,blurred --budget 540 --keep --resume
 python benchmarks/large.py --only zarr --sizes 16GB --program convforge --program dask-image --resume
 
 zarr       uint16 in shards of 2048 x 2048, zstd, Gaussian of 17 taps: beside tensorstore and dask without a filter,
            dask-image, dask with SciPy and with CuPy
+blurred    the result of that filter, copied by tensorstore: what its samples alone cost
 tiff       12000 x 12000 RGB in tiles, Deflate, Gaussian of 33 taps: beside libvips, and OpenCV with tifffile
 synthetic  100,000 x 100,000 uint8, computed when it is read and never stored: on one GPU and on several; as
            synthetic-dense with 63 x 63 random taps, on GPUs alone
@@ -333,7 +334,7 @@ def main(
         programs = tuple(program or ())
         if unknown := set(programs).difference(*(CONTENDERS[case.kind] for case in cases)):
             raise ValueError(f"--program {min(unknown)}: there is none of this name")
-        limits = {"zarr": parse_bytes(memory), "tiff": parse_bytes(tiff_memory), "synthetic": 0, "synthetic-dense": 0}
+        limits = dict.fromkeys(KINDS, 0) | {"zarr": parse_bytes(memory), "tiff": parse_bytes(tiff_memory)}
     except ValueError as mistake:
         typer.echo(f"large.py: {mistake}", err=True)
         raise typer.Exit(2) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from convforge.cli.values import parse_bytes
 from convforge.imaging.kernels import named_kernel
+from convforge.imaging.pipeline.large_call import filter_large
 
-KINDS = ("zarr", "tiff", "synthetic", "synthetic-dense")
+KINDS = ("zarr", "blurred", "tiff", "synthetic", "synthetic-dense")
 
 # NumPy's names of our borders.
 BORDERS = {"symmetric": "symmetric", "replicate": "edge"}
@@ -43,12 +45,17 @@ class Case:
         return not self.kind.startswith("synthetic")
 
     def path(self, folder: Path, name: str) -> Path:
-        return folder / f"{name}{ {'zarr': '.zarr', 'tiff': '.tif'}.get(self.kind, '') }"
+        return folder / f"{name}{ {'zarr': '.zarr', 'blurred': '.zarr', 'tiff': '.tif'}.get(self.kind, '') }"
 
     def make(self, path: Path, threads: int, side: int = 0) -> None:
         """Write the image to a path, or one of `side` x `side` pixels of its kind."""
         if self.kind == "zarr":
             large_images.make_zarr(path, 2 * side * side or self.nbytes, threads)
+        elif self.kind == "blurred":
+            sharp = path.with_name(f"sharp-{path.name}")
+            large_images.make_zarr(sharp, 2 * side * side or self.nbytes, threads)
+            filter_large(sharp, path, self.kernel, border=self.border)
+            shutil.rmtree(sharp)
         elif self.kind == "tiff":
             large_images.make_tiff(path, side or self.side)
 
@@ -66,7 +73,10 @@ def cases_of(only: Sequence[str], sizes: Sequence[str], tiff_side: int, syntheti
     """Return the cases of the kinds in `only` (all if it is empty); ``ValueError`` for an unknown kind or size."""
     if unknown := [kind for kind in only if kind not in KINDS]:
         raise ValueError(f"--only {unknown[0]}: there are {', '.join(KINDS)}")
-    zarr = sorted((Case(f"zarr-{size}", "zarr", parse_bytes(size), 0) for size in sizes), key=lambda case: case.nbytes)
+    zarr = sorted(
+        (Case(f"{kind}-{size}", kind, parse_bytes(size), 0) for size in sizes for kind in ("zarr", "blurred")),
+        key=lambda case: case.nbytes,
+    )
     tiff = Case(f"tiff-{tiff_side}", "tiff", 3 * tiff_side**2, tiff_side, 9.0, 33, "replicate")
     synthetic = Case(f"synthetic-{synthetic_side}", "synthetic", synthetic_side**2, synthetic_side)
     side = 3 * synthetic_side  # so that the start is a small part of the time
@@ -102,18 +112,20 @@ def _is_installed(module: str) -> bool:
 CUT_OFF, NO_FILTER = 2.0, float("inf")
 _DASK = ("dask.array", "zarr")
 _OURS = Contender(ours=True)
+_COPY = Contender("tensorstore_copy", ("tensorstore",), most=NO_FILTER)
 _ON_CPU = Contender(device="cpu", on_gpu=True, ours=True)
 CONTENDERS: dict[str, dict[str, Contender]] = {
     "zarr": {
         "convforge": _OURS,
         "convforge on the CPU": _ON_CPU,
         "convforge.dask": Contender("convforge_dask", _DASK, ours=True),
-        "tensorstore, no filter": Contender("tensorstore_copy", ("tensorstore",), most=NO_FILTER),
+        "tensorstore, no filter": _COPY,
         "dask, no filter": Contender("dask_copy", _DASK, most=NO_FILTER),
         "dask-image": Contender("dask_image", ("dask_image", "zarr"), most=CUT_OFF),
         "dask + SciPy": Contender("dask_scipy", (*_DASK, "scipy"), most=CUT_OFF),
         "dask + CuPy": Contender("dask_cupy", (*_DASK, "cupy"), on_gpu=True, most=CUT_OFF),
     },
+    "blurred": {"tensorstore, no filter": _COPY},
     "tiff": {
         "convforge": _OURS,
         "convforge on the CPU": _ON_CPU,

@@ -180,7 +180,7 @@ def test_the_check_finds_a_wrong_pixel_of_a_window(images: ModuleType, script: M
 
 def test_cases_and_words_of_programs(script: ModuleType) -> None:
     assert [case.name for case in cases(script, [], ["2GB", "500MB"], 9, 7)] == [
-        "tiff-9", "zarr-500MB", "zarr-2GB", "synthetic-7", "synthetic-dense-21"
+        "tiff-9", "zarr-500MB", "blurred-500MB", "zarr-2GB", "blurred-2GB", "synthetic-7", "synthetic-dense-21"
     ]  # fmt: skip
     with pytest.raises(ValueError, match="--only png"):
         script.cases_of(["png"], [], 1, 1)
@@ -207,6 +207,15 @@ def test_programs_of_zarr(name: str, images: ModuleType, script: ModuleType, tmp
     assert grids[0] == grids[1]
     error = case.deviation(source, target)
     assert error > 10 if name.endswith("_copy") else error < (0.51 if name.startswith("convforge") else 2.0)
+
+
+def test_the_blurred_image_is_the_blur_of_the_image(images: ModuleType, script: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("tensorstore")
+    sharp, blurred = cases(script, ["zarr", "blurred"], ["100KB"], 0, 0)
+    sharp.make(tmp_path / "sharp.zarr", 2)
+    blurred.make(tmp_path / "blurred.zarr", 2)
+    assert sharp.deviation(tmp_path / "sharp.zarr", tmp_path / "blurred.zarr") < 0.51
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize("name, library, most", [("libvips", "pyvips", 2.0), ("opencv", "cv2", 1.0)])

@@ -155,5 +155,6 @@ def test_blocks_on_another_gpu_stay_there() -> None:
     expected = convforge.filter(PHOTO, DIAGONAL, out_dtype=np.int32, border="circular")
     blocks = dask.compute(*y.to_delayed().ravel())  # by threads whose current GPU is the first
     assert {block.device.id for block in blocks} == {1}
-    with cupy.cuda.Device(1):
-        np.testing.assert_array_equal(cupy.asnumpy(y.compute()), expected, strict=True)
+    # On the host, for dask's own join runs in a thread whose current GPU is the first, of which CuPy warns.
+    copied = y.map_blocks(cupy.asnumpy, dtype=y.dtype, meta=np.empty((0, 0), y.dtype))
+    np.testing.assert_array_equal(copied.compute(), expected, strict=True)
