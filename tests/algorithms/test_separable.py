@@ -16,7 +16,7 @@ from tests.strategies import FLOAT_SUMS, conv2d_problems, first_and_all
 
 from convforge.algorithms.separable import Separable
 from convforge.algorithms.separable.factors import factor
-from convforge.algorithms.separable.separable import SeparableConfig
+from convforge.algorithms.separable.separable import SeparableConfig, _even
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
@@ -247,3 +247,10 @@ def test_a_picture_that_cannot_be_written_is_taken() -> None:
         for x in (inputs.x, frozen)
     ]
     assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize(("columns", "most", "width"), [
+    (4112, 4096, 2112), (4096, 4096, 4096), (4096, 2048, 2048), (100, 4096, 100), (65, 64, 64), (7, 3, 3),
+])  # fmt: skip
+def test_strips_are_about_equal(columns: int, most: int, width: int) -> None:
+    assert _even(columns, most, 64) == width

@@ -8,7 +8,7 @@ import numpy as np
 
 from convforge.algorithms.host.rows import gather_row, store_row
 from convforge.backends.cpu.jit import jit
-from convforge.backends.cpu.simd import alias, borrow, fma, get, load, splat, store, zeros
+from convforge.backends.cpu.simd import alias, borrow, fma, get, lanes_of, load, splat, store, zeros
 
 
 @jit
@@ -101,7 +101,7 @@ def four_weighted_sums(target: Any, to: Any, pitch: Any, source: Any, places: An
     Each vector of the source is loaded once for all of them. `taps` is at least 4, and after `n` elements all arrays
     have room for one more vector. A sum has its products in the order of the taps, as in :func:`weighted_sum`.
     """
-    lanes = 32 // target.itemsize
+    lanes = lanes_of(target)
     q = 0
     while q < n:
         q = max(min(q, n - 2 * lanes), 0)
@@ -211,7 +211,7 @@ def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, begin:
     The sums of a block of eight vectors stay in registers over all taps. If `add` is set, or `n` is less than a
     vector, it reads and writes whole vectors, so the arrays must have room for them.
     """
-    lanes = 32 // target.itemsize
+    lanes = lanes_of(target)
     q = 0
     while q + 8 * lanes <= n:
         s0, s1, s2, s3 = zeros(target), zeros(target), zeros(target), zeros(target)

@@ -157,7 +157,7 @@ class _Work(NamedTuple):
     def of(cls, problem: Conv2dProblem, g: Geometry, outputs: int, config: SeparableConfig, runtime: Runtime) -> _Work:
         size = itemsize(problem.acc_dtype)
         lanes = BLOCK_BYTES // 8 // size
-        tile_q = min(config.tile_q, g.Q)
+        tile_q = _even(g.Q, config.tile_q, BLOCK_BYTES // size)
         extent_h, extent_w = g.dilation_h * (g.R - 1) + 1, g.dilation_w * (g.S - 1) + 1
         strips_q = -(-g.Q // tile_q)
         group = GROUP if g.stride_h == g.dilation_h == 1 and g.R >= GROUP else 1
@@ -201,6 +201,15 @@ def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
         return None
     columns = np.where(g.columns[:, None] < 0, -1, g.columns[:, None] * c + np.arange(c)).reshape(-1)
     return g._replace(Q=g.Q * c, dilation_w=g.dilation_w * c, columns=columns, left=g.left * c, width=g.width * c)
+
+
+def _even(columns: int, most: int, block: int) -> int:
+    """Return the width of strips of at most `most` columns, about equal; of whole blocks, if `most` allows it.
+
+    A narrow last strip would take as long as a wide one, because the column pass fills whole rows of the ring.
+    """
+    width = -(-columns // -(-columns // most))
+    return min(-(-width // block) * block, most, columns)
 
 
 def _as_one_channel(seen: View) -> View:
