@@ -14,8 +14,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-# Bytes of a large block.
-MAPPED_FROM = 2**20
+# Bytes of a large block: the most that glibc allows. Smaller ones are used again, until `Heap` returns them.
+MAPPED_FROM = 2**25
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
 
