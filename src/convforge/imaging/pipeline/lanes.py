@@ -273,7 +273,7 @@ class Convolver:
         return self.run(lane, [(plan, w)], x)
 
     def run(
-        self, lane: Lane, steps: Sequence[tuple[Plan, NDArray[Any]]], x: NDArray[Any], out: NDArray[Any] | None = None
+        self, lane: Lane, filters: Sequence[tuple[Plan, NDArray[Any]]], x: NDArray[Any], out: NDArray[Any] | None = None
     ) -> Convolved:
         """Run plans, each with its weights, one after another on x (T, H, W, C); see :class:`Lane`.
 
@@ -281,8 +281,8 @@ class Convolver:
         """
         with self._lock:  # without the lock two lanes would compile the same kernel
             with self._clock("plan"):
-                plans = [PreparedPlan(plan, self._prepare(plan, w)) for plan, w in steps]
-            for plan, w in steps:
+                plans = [PreparedPlan(plan, self._prepare(plan, w)) for plan, w in filters]
+            for plan, w in filters:
                 self._compile(lane, plan, w)
         return Convolved(lane(plans, x, self._clock, out), *plans[0])
 

@@ -202,28 +202,28 @@ class Pass:
 
     def compute(self, lane: Lane, device: str, convolver: Convolver, loaded: Loaded, ring: HostRing) -> Computed:
         """Filter a unit on a lane of a device; its input goes back to the ring."""
-        steps = self._steps(loaded, device)
-        last = steps[-1][0].problem
+        filters = self._filters(loaded, device)
+        last = filters[-1][0].problem
         out = ring.take(last.out_shape, last.out_dtype)
         for array in (loaded.stack, out):
             ring.pin(array)
-        convolver.run(lane, steps, loaded.stack, out)
+        convolver.run(lane, filters, loaded.stack, out)
         ring.give(loaded.stack)
-        p, q, k = steps[0][0].problem.out_shape[1:]
+        p, q, k = filters[0][0].problem.out_shape[1:]
         return Computed(loaded.number, out.reshape(-1, p, q, k), loaded.alpha)
 
-    def _steps(self, loaded: Loaded, device: str) -> list[tuple[Plan, Array]]:
+    def _filters(self, loaded: Loaded, device: str) -> list[tuple[Plan, Array]]:
         """Return the plans of a unit, each with its weights: that of the planes, and one along Z."""
         division, shape = self.division, loaded.stack.shape
         plan = self._plans.get((shape, device))
         if plan is None:
             plan = self._plans[shape, device] = self._plan_of(division, shape, device, self.plan.config)
-        steps = [(plan, self.weights[: plan.problem.k])]
+        filters = [(plan, self.weights[: plan.problem.k])]
         if (depth := division.depth) is not None:
             lines = self.recipe.depth_problem(depth, plan.problem, loaded.pages, self.result.dtype)
             taps = np.array(depth.taps, lines.w_dtype).reshape(1, 1, -1, 1)
-            steps.append((find_plan(lines, ALONG_Z, None, device, None, tune=False), taps))
-        return steps
+            filters.append((find_plan(lines, ALONG_Z, None, device, None, tune=False), taps))
+        return filters
 
     def store(self, writer: WindowWriter, computed: Computed, ring: HostRing, clock: Clock) -> int:
         """Write a unit; its result goes back to the ring. Return the bytes of its samples."""
