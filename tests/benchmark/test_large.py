@@ -62,6 +62,14 @@ def test_a_row_has_medians_ratios_and_peaks(tmp_path: Path) -> None:
     assert "dask + SciPy: scipy is not installed (zarr-2GB)." in text
 
 
+def test_the_copy_of_the_blur_stands_beside_the_image(tmp_path: Path) -> None:
+    blurred = row("tensorstore, no filter", 3.5, case="blurred-2GB", error=None)
+    text = sheet_markdown("large", [stored(tmp_path, [*ROWS, blurred])])
+    assert "| zarr-2GB | 2 | tensorstore, no filter, of the blur | 3.50 | 0.700x | 9.00 | 1.60 | 80 % |" in text
+    assert "tensorstore, no filter, of the blur, the fastest" not in text
+    assert "blurred" not in text
+
+
 def test_a_contender_that_was_wrong_once_has_no_time(tmp_path: Path) -> None:
     wrong = {**ROWS[-1], "contender": "dask-image", "reason": "wrong: a sample is 9 off"}
     text = sheet_markdown("large", [stored(tmp_path, [*ROWS[:-1], wrong])])

@@ -23,10 +23,11 @@ LEGEND = (
     "Times of whole processes from file to file, medians of the runs, the source in the system's cache. Cores: those "
     "that all programs may use. CPU s: of all cores. GB/s: samples read and written, by second after the start of the "
     "program. Of a copy: this rate over that of tensorstore when it decodes and encodes the same image without a "
-    "filter. Memory: most resident memory of the process; in parentheses that of the same program with an image of "
-    "256 x 256; the limit is --memory, which counts the image alone. To the disk: seconds that the system then takes "
-    "to write the files; convforge and tensorstore have already waited for it. Error: largest difference of a sample "
-    "from the blur in float64; SciPy and CuPy cut the fraction off after each axis."
+    "filter; of the blur: the same copy of our result. Memory: most resident memory of the process; in parentheses "
+    "that of the same program with an image of 256 x 256; the limit is --memory, which counts the image alone. To the "
+    "disk: seconds that the system then takes to write the files; convforge and tensorstore have already waited for "
+    "it. Error: largest difference of a sample from the blur in float64; SciPy and CuPy cut the fraction off after "
+    "each axis."
 )
 
 
@@ -74,8 +75,9 @@ def _figures(runs: Sequence[Row]) -> Figures:
 def newest_cases(sheets: Sequence[Sheet]) -> tuple[Sheet, list[Sheet]]:
     """Return a sheet with the rows of each case from the newest sheet that has a time of ours; and these sheets.
 
-    `sheets` are of one device, the oldest first.
+    `sheets` are of one device, the oldest first. The copy of a blurred image is shown with the image.
     """
+    sheets = [replace(sheet, rows=[_with_its_image(row) for row in sheet.rows]) for sheet in sheets]
     chosen: dict[str, Sheet] = {}
     for sheet in sheets:
         for row in sheet.rows:
@@ -86,6 +88,13 @@ def newest_cases(sheets: Sequence[Sheet]) -> tuple[Sheet, list[Sheet]]:
     rows = [row | {"cores": sheet.settings["threads"]} for case, sheet in cases for row in sheet.rows
             if row["case"] == case]  # fmt: skip
     return replace(sheets[-1], rows=rows), used or list(sheets[-1:])
+
+
+def _with_its_image(row: Row) -> Row:
+    """Return the row of a blurred image as one of the image that was blurred."""
+    if row["kind"] != "blurred":
+        return row
+    return row | {"case": row["case"].replace("blurred", "zarr"), "contender": f"{row['contender']}, of the blur"}
 
 
 def _size(sheet: Sheet, case: str) -> tuple[str, int]:
