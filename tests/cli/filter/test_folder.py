@@ -353,7 +353,7 @@ def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
     finally:
         running.kill()
     assert running.returncode == 130
-    assert [text.split()[0] for text in said.splitlines()] == ["in", "kernel", "memory"], "no report"
+    assert [text.split()[0] for text in said.splitlines()] == ["in", "kernel", "size", "memory"], "no report"
     there = [name for name in files(out) if name != NAME]
     assert 3 <= len(there) < 60
     assert re.fullmatch(
