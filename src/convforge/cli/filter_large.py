@@ -13,7 +13,6 @@ import typer
 from convforge.cli.filter_forecast import disk_warning, size_text, watched
 from convforge.cli.filter_places import only_in_units
 from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method
-from convforge.imaging.axes import Axes
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _print_plan(run: LargeFilter, before: int, kernel: Kernel) -> None:
     spacing, lost = run.result.spacing_by_letter, run.format.lost(run.file, run.result)
     if spacing and not any(word.startswith("spacing") for word in lost):
         line("spacing", f"{' x '.join(f'{gap:.4g}' for gap in spacing.values())} um along {' x '.join(spacing)}")
-    line("kernel", kernel_text(kernel, run.recipe, _bands(run.result)))
+    line("kernel", kernel_text(kernel, run.recipe, run.plan.problem.c))
     print_method(run.plan, run.recipe)
     if len(run.devices) > 1:
         line("devices", f"{len(run.devices)} GPUs: {', '.join(run.devices)}")
@@ -124,11 +123,6 @@ def _print_plan(run: LargeFilter, before: int, kernel: Kernel) -> None:
     )
     most = count_of(max(each.most for each in run.passes), "unit")
     line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {most} in work")
-
-
-def _bands(layout: Layout) -> int:
-    """Return the number of bands without alpha."""
-    return dict(zip(layout.axes, layout.shape, strict=True)).get(Axes(layout.axes).bands, 1) - layout.alpha
 
 
 def _layout(layout: Layout) -> str:

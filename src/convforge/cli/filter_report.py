@@ -37,12 +37,15 @@ def print_method(plan: Plan, recipe: Recipe, more: Reason | None = None) -> None
 
 
 def kernel_text(kernel: Kernel, recipe: Recipe, bands: int | None = None) -> str:
-    """Return the line of the kernel; `bands` is the number of the result's bands, None if images differ in it."""
+    """Return the line of the kernel; `bands` is the number of bands that are filtered, None if images differ in it."""
     size = "x".join(map(str, kernel.shape))
     if kernel.depth is not None:
         size = f"{kernel.depth.size}x{size} along Z, Y and X"
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
-    treatment = ", bands summed" if recipe.channels == "sum" else "" if bands == 1 else ", each band by itself"
+    treatment = ""
+    if bands != 1 and not recipe.gray:
+        treatment = ", bands summed" if recipe.channels == "sum" else ", each band by itself"
+        treatment += " where there are several" if bands is None else ""
     border = {  # libraries use different names for the first two
         "reflect": "reflect (edge pixel not repeated)",
         "symmetric": "symmetric (edge pixel repeated)",

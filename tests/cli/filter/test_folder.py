@@ -88,7 +88,9 @@ def test_the_report_says_what_was_done_how_fast_and_where_the_time_went(
         (folder / name).unlink()
     ran = done(folder, tmp_path / "out", *WORDS, "--out-dtype", "uint8", "--channels", "sum")
     pixels = 3 * (16 + 23 + 23) * 31
-    assert ran.line("kernel") == "laplacian, 3x3, bands summed, border reflect (edge pixel not repeated)"
+    assert ran.line("kernel") == (
+        "laplacian, 3x3, bands summed where there are several, border reflect (edge pixel not repeated)"
+    )
     assert ran.line("method") == "direct_naive (3 images)"
     assert ran.line("pixels") == f"{pixels / 1000:.1f} kB in, {pixels / 3000:.1f} kB out"
     read, written = (sum(path.stat().st_size for path in place.glob("[a-z]*.[pj]*g")) for place in
