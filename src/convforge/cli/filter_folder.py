@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +20,7 @@ from convforge.cli.filter_folder_report import print_folder
 from convforge.cli.filter_forecast import disk_warning
 from convforge.cli.filter_large import is_large
 from convforge.cli.filter_places import is_folder_of_images, names_an_image
-from convforge.cli.filter_report import count_of, kernel_text, line, reason_of
+from convforge.cli.filter_report import count_of, kernel_text, line, reason_of, say_waiting
 from convforge.cli.filter_streams import STREAM
 from convforge.cli.output import Failure, shown
 
@@ -232,7 +232,7 @@ def _run(
     in_parts: LargeFilter | None = None
     try:
         with (
-            interrupts(lambda: _say_waiting("images" if in_parts is None else "units")) as interrupted,
+            interrupts(say_waiting) as interrupted,
             watched({job.source: sizes[job.source] for job in left}, done.before) as forecast,
         ):
 
@@ -275,12 +275,6 @@ def _run(
     finally:
         journal.close(finished=finished)
     return done
-
-
-def _say_waiting(what: str) -> None:
-    """Say why an interrupted command does not end at once; a handler of signals calls this."""
-    with suppress(RuntimeError, OSError):  # the signal came while the same stream was written, or it is closed
-        typer.echo(f"convforge: interrupted; waits until the {what} in work are finished", err=True)
 
 
 def _is_disk_full(error: BaseException | None) -> bool:

@@ -12,7 +12,7 @@ import typer
 
 from convforge.cli.filter_forecast import disk_warning, size_text, watched
 from convforge.cli.filter_places import only_in_units
-from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method
+from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method, say_waiting
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def filter_large(
         typer.echo(f"convforge: {warning}", err=True)
     sys.stdout.flush()
     try:
-        with interrupts(), watched(run) as watch, guarded():
+        with interrupts(say_waiting), watched(run) as watch, guarded():
             outcome = run(watch)
     except KeyboardInterrupt as stop:
         finished = len(run.finished())

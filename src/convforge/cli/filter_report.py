@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import typer
@@ -56,6 +56,12 @@ def kernel_text(kernel: Kernel, recipe: Recipe, bands: int | None = None) -> str
 
 def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def say_waiting() -> None:
+    """Say why an interrupted command does not end at once; a handler of signals calls this."""
+    with suppress(RuntimeError, OSError):  # the signal came while the same stream was written, or it is closed
+        typer.echo("convforge: interrupted; waits until the reads, filters and writes in work are finished", err=True)
 
 
 @contextmanager

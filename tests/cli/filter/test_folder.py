@@ -359,7 +359,7 @@ def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
     there = [name for name in files(out) if name != NAME]
     assert 3 <= len(there) < 60
     assert re.fullmatch(
-        r"convforge: interrupted; waits until the images in work are finished\n"
+        r"convforge: interrupted; waits until the reads, filters and writes in work are finished\n"
         rf"convforge: interrupted; {len(there)} of 60 images were filtered, .* complete; the same command .*\n",
         complaint,
     )

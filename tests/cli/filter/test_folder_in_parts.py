@@ -174,7 +174,7 @@ def test_an_interrupt_in_parts_names_the_image_and_its_units(
         signal.signal(signal.SIGINT, before)
     assert ran.code == 130
     first, last = ran.err.splitlines()
-    assert first == "convforge: interrupted; waits until the units in work are finished"
+    assert first == "convforge: interrupted; waits until the reads, filters and writes in work are finished"
     found = re.fullmatch(
         rf"convforge: interrupted; 5 of 6 images were filtered, and every image in OUT is complete; of "
         rf"{re.escape(str(out / 'tiled.tif'))} (\d+) of (\d+) units are finished; the same command does the rest", last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from convforge.backends.cpu import cpu_runtime
 from convforge.call import dispatch
 from convforge.cli import filter_large as command
 from convforge.imaging.pipeline import lanes, large, large_plan, passes
+from convforge.imaging.pipeline.large import LargeFilter
 
 IMAGE = RANDOM.integers(0, 256, (90, 70), dtype=np.uint8)
 EDGES = ("--kernel", "laplacian")
@@ -139,8 +141,6 @@ def test_a_damaged_chunk_is_named(run: Callable[..., Ran], source: Path, tmp_pat
 def test_an_interrupted_run_says_how_to_continue(
     run: Callable[..., Ran], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from convforge.imaging.pipeline.large import LargeFilter
-
     call = LargeFilter.__call__
 
     def interrupted(self: Any, watch: Any) -> Any:
@@ -161,6 +161,33 @@ def test_an_interrupted_run_says_how_to_continue(
     ran = run(*words)
     assert "of 18 were finished before" in ran.line("units")
     np.testing.assert_array_equal(content(tmp_path / "b.zarr"), saturated(correlated(IMAGE, LAPLACIAN)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is POSIX's")
+def test_ctrl_c_says_at_once_that_the_work_of_its_threads_is_waited_for(
+    run: Callable[..., Ran], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = LargeFilter.__call__
+
+    def interrupted(self: Any, watch: Any) -> Any:
+        def stop(done: int, total: int, label: str) -> None:
+            watch(done, total, label)
+            if done >= 4:
+                signal.raise_signal(signal.SIGINT)
+
+        return call(self, stop)
+
+    monkeypatch.setattr(LargeFilter, "__call__", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        ran = run(source, tmp_path / "b.zarr", *EDGES, "--memory", "20kB")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    first, last = ran.err.splitlines()
+    assert (ran.code, first) == (
+        130, "convforge: interrupted; waits until the reads, filters and writes in work are finished"
+    )  # fmt: skip
+    assert last.endswith(" of 18 units are finished; the same command does the rest")
 
 
 def test_several_devices_are_named(
