@@ -241,6 +241,7 @@ def test_animated_png(tmp_path: Path) -> None:
     ("name", "dtype", "options", "words"),
     [
         ("a.bmp", "uint8", {}, ["unknown ending '.bmp'", ".png", ".jpg", ".tif", ".npy"]),
+        ("a.NDPI", "uint8", {}, [".ndpi is only read; write a.tif, or a.ome.tif for OME-TIFF"]),
         ("a", "uint8", {}, ["no ending", ".png"]),
         ("a.png", "float32", {}, ["uint8 or uint16", "float32", "write .tif", "--out-dtype uint8"]),
         ("a.png", "int16", {}, ["int16", "--out-dtype"]),

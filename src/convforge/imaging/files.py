@@ -381,6 +381,7 @@ def _format_for(path: Path) -> _Format:
     for kind in _FORMATS:
         if suffix in kind.suffixes:
             return kind
+    tiff.refuse_read_only(path)
     known = ", ".join(WRITABLE_SUFFIXES)
     what = f"unknown ending {path.suffix!r}" if suffix else "no ending to tell the format"
     raise ImageError(f"{path}: {what}; write one of {known}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from convforge.imaging.files import WRITABLE_SUFFIXES
+from convforge.imaging.formats.tiff import READ_ONLY
 from convforge.imaging.windowed import Place, tiff, zarr
 
 # The stages of an image in order, each with the threads that run it: file threads or lanes of the device.
@@ -28,7 +29,7 @@ UNIT_STAGES = {"read": "decode", "gray": "decode", "widen": "decode", "convert":
 
 # Suffixes of images that are read, and written under the same name; SLIDES are read only.
 SUFFIXES = (*WRITABLE_SUFFIXES, *(suffix for suffix in tiff.FORMAT.suffixes if suffix not in WRITABLE_SUFFIXES))
-SLIDES = tiff.FORMAT.reads
+SLIDES = READ_ONLY
 
 
 class Job(NamedTuple):

@@ -15,6 +15,7 @@ from convforge.algorithms.contract import Plan
 from convforge.backends.cache import cache_root, make_private
 from convforge.call.dispatch import devices_of, runtime_of
 from convforge.imaging.axes import Axes
+from convforge.imaging.formats.tiff import refuse_read_only
 from convforge.imaging.image import ImageError, is_sample_dtype
 from convforge.imaging.pipeline.lanes import memory_share
 from convforge.imaging.pipeline.passes import Limits, Pass
@@ -146,6 +147,7 @@ class LargePlan:
     def _target_format(self, formats: Sequence[WindowFormat]) -> WindowFormat:
         """Return the target's format, and set its place: the target of a symbolic link is replaced, not the link."""
         target, kind = self.target, format_of(self.target, formats)
+        refuse_read_only(target)
         if kind is None or target.suffix.lower() not in kind.suffixes:
             raise ImageError(f"{target}: is not written in parts; name it {suffixes_of(formats)}")
         self.place: Place = target if isinstance(target, Url) else Path(os.path.realpath(target))

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from convforge.imaging.formats.tiff import READ_ONLY
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.byte_ranges import SCHEMES
 from convforge.imaging.windowed.contract import Layout, Place, WindowFormat, WindowReader
@@ -77,5 +78,5 @@ def source_notes(source: WindowReader) -> tuple[str, ...]:
 
 FORMAT = WindowFormat(
     "TIFF", (".tif", ".tiff", ".tf2", ".tf8", ".btf"), is_tiff, TiffReader, checked, create, reopen, lost, SCHEMES,
-    notes=notes, source_notes=source_notes, reads=(".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk"),
+    notes=notes, source_notes=source_notes, reads=READ_ONLY,
 )  # fmt: skip
