@@ -17,8 +17,8 @@ import PIL.Image
 import pytest
 import tifffile
 
-from convforge.imaging import files
 from convforge.imaging.files import Image, ImageError, Metadata, check_writable, read_image, write_image
+from convforge.imaging.formats import known
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (40, 50, 3), dtype=np.uint8)
 
@@ -291,7 +291,7 @@ def test_a_failed_write_leaves_the_old_file(
             file.write(b"half of it")
             raise error
 
-    monkeypatch.setattr(files, "_FORMATS", tuple(Failing(kind) for kind in files._FORMATS))
+    monkeypatch.setattr(known, "FORMATS", tuple(Failing(kind) for kind in known.FORMATS))
     expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ImageError
     with pytest.raises(expected):
         write_image(path, Image(PIXELS[::-1]))
