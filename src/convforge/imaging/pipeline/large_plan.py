@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,11 @@ class LargePlan:
         return sum(len(each.division) for each in self.passes)
 
     @property
+    def traffic(self) -> list[tuple[int, int]]:
+        """Bytes of the samples that each pass reads and writes; halos, which are read again, do not count."""
+        return [traffic_of(each) for each in self.passes]
+
+    @property
     def needs(self) -> int:
         """Bytes of the units in work."""
         return max(each.needs for each in self.passes)
@@ -203,6 +209,16 @@ class LargePlan:
         if isinstance(self.reader, Selected):
             return decoded(self.reader.shape_in_file(shape), self.reader.file.layout)
         return decoded(shape, self.reader.layout)
+
+
+def traffic_of(step: Pass) -> tuple[int, int]:
+    """Return the bytes of the samples that a pass reads and writes; halos, which are read again, do not count."""
+    whole = step.division.window(tuple(slice(0, size) for size in step.division.shape_out))
+    read = 1
+    for letter, part in whole.region.items():
+        seen = whole.reaches[letter].inside if letter in whole.reaches else part
+        read *= seen.stop - seen.start
+    return read * step.source.dtype.itemsize, prod(step.result.shape) * step.result.dtype.itemsize
 
 
 def spacing_of(source: str | Place, axes: str | None) -> dict[str, float | None]:
