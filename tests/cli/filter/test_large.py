@@ -71,7 +71,11 @@ def test_a_result_that_loses_attributes_says_so(run: Callable[..., Ran], tmp_pat
 @pytest.mark.parametrize(
     ("code", "words", "says"),
     [
-        (1, ("a.zarr", "b.png"), ("b.png", "is not written in parts", ".zarr, .ome.zarr, .npy, .tif, .ome.tif, ")),
+        (
+            1,
+            ("a.zarr", "b.png"),
+            ("b.png", "is not written in parts", ".zarr, .ome.zarr, .npy, .tif, ", "make .png of it"),
+        ),
         (2, ("a.zarr", "b.svs"), ("b.svs: .svs is only read; write b.tif, or b.ome.tif for OME-TIFF",)),
         (1, ("a.png", "b.zarr"), ("a.png", "cannot be read in parts", ".zarr, .ome.zarr, .npy, .tif, ")),
         (1, ("a.png", "b.png", "--memory", "1GB"), ("a.png", "cannot be read in parts")),

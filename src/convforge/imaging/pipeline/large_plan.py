@@ -16,6 +16,7 @@ from convforge.algorithms.contract import Plan
 from convforge.backends.cache import cache_root, make_private
 from convforge.call.dispatch import devices_of, runtime_of
 from convforge.imaging.axes import Axes
+from convforge.imaging.files import WRITABLE_SUFFIXES
 from convforge.imaging.formats.tiff import refuse_read_only
 from convforge.imaging.image import ImageError, is_sample_dtype
 from convforge.imaging.pipeline.lanes import memory_share
@@ -155,7 +156,10 @@ class LargePlan:
         target, kind = self.target, format_of(self.target, formats)
         refuse_read_only(target)
         if kind is None or target.suffix.lower() not in kind.suffixes:
-            raise ImageError(f"{target}: is not written in parts; name it {suffixes_of(formats)}")
+            hint = ""
+            if (suffix := target.suffix.lower()) in WRITABLE_SUFFIXES:
+                hint = f"; of a small result, write .tif, and make {suffix} of it by --kernel identity"
+            raise ImageError(f"{target}: is not written in parts; name it {suffixes_of(formats)}{hint}")
         self.place: Place = target if isinstance(target, Url) else Path(os.path.realpath(target))
         check_places(self.source, target)
         if isinstance(target, Url):
