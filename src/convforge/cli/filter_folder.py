@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 Failures = list[tuple[str, str]]
 """Names of images and the reasons why they failed."""
 
+# Endings of files that are left alone, which are named.
+ENDINGS = 4
+
 # Names of options whose fields of a recipe have other names; those without a name change no pixel of a result.
 OPTIONS = {
     "taps": "--kernel", "depth": "--kernel along Z", "algorithm": "--method", "magnitude": "--abs", "max_pixels": "",
@@ -52,9 +55,7 @@ def filter_folder(
 
     _check_folder(out, f"{folder} is a folder")
     listing = list_folder(folder, out, recursive=recursive, suffix=suffix)
-    left = f"{count_of(listing.left_alone, 'other file')} left alone"
-    if listing.slides:
-        left += f", {count_of(listing.slides, 'slide')} among them, which --format tif would filter"
+    left = _left_alone(listing)
     is_complete = not listing.left_alone
     if listing.subfolders:
         pronoun = "it" if listing.subfolders == 1 else "them"
@@ -73,6 +74,17 @@ def filter_folder(
     _end(failures + _filter_listing(listing, source, folder, out, kernel, recipe, jobs, memory))
 
 
+def _left_alone(listing: Listing) -> str:
+    """Return the number of files that are no images here, with their most frequent endings, and of slides."""
+    most = sorted(listing.left_alone, key=lambda ending: (-listing.left_alone[ending], ending))
+    endings = ", ".join(most[:ENDINGS]) + (", ..." if len(most) > ENDINGS else "")
+    text = f"{count_of(sum(listing.left_alone.values()), 'other file')} left alone"
+    text += f" ({endings})" if endings else ""
+    if listing.slides:
+        text += f", {count_of(listing.slides, 'slide')} among them, which --format tif would filter"
+    return text
+
+
 def filter_several(
     sources: Sequence[str],
     out: Path,
@@ -87,7 +99,7 @@ def filter_several(
     from convforge.imaging.pipeline.folder import Listing
 
     _check_folder(out, "several images go to a folder")
-    listing = Listing(tuple(_jobs(sources, out, suffix)), 0)
+    listing = Listing(tuple(_jobs(sources, out, suffix)), {})
     _make(out)
     source = count_of(len(listing.jobs), "image")
     _end(_filter_listing(listing, source, None, out, kernel, recipe, jobs, memory))

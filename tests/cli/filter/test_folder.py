@@ -77,7 +77,7 @@ def test_every_image_is_what_it_is_alone(
     for name in IMAGES:
         done(folder / name, alone / name, *words, "--device", device)
         assert (out / name).read_bytes() == (alone / name).read_bytes(), name
-    assert ran.line("in") == f"{folder}: 7 images; 2 other files left alone"
+    assert ran.line("in") == f"{folder}: 7 images; 2 other files left alone (.txt, hidden)"
     assert ran.line("out") == f"{out}: 7 images"
 
 
@@ -155,6 +155,13 @@ def test_bad_files_are_told_at_the_end_and_the_rest_is_done(
     assert files(out) == sorted([*IMAGES, "cut.png", NAME])
     assert (out / "cut.png").read_bytes() == b"what was there", "only a complete result replaces a file"
     np.testing.assert_array_equal(read_image(out / "turned.png").pixels, saturated(correlated(SMALL[::-1], LAPLACIAN)))
+
+
+def test_the_endings_of_other_files_are_named(folder: Path, tmp_path: Path, done: Callable[..., Ran]) -> None:
+    for name in ("a.HEIC", "b.heic", "c.webp", "README", "d.gif"):
+        (folder / name).touch()
+    wanted = f"{folder}: 7 images; 7 other files left alone (.heic, .gif, .txt, .webp, ...)"
+    assert done(folder, tmp_path / "out", *WORDS).line("in") == wanted
 
 
 def test_all_bad_is_told_too(tmp_path: Path, run: Callable[..., Ran]) -> None:
