@@ -35,6 +35,8 @@ def print_folder(folder: Path | None, written: dict[Place, Written], seconds: fl
     line("pixels", f"{decimal(pixels_in)} in, {decimal(pixels_out)} out")
     line("files", f"{decimal(files_in)} in, {decimal(files_out)} out")
     line("time", f"{seconds:.3g} s")
+    if not written:
+        return
     line("rate", f"{len(done) / seconds:.3g} images/s, {gigabytes:.3g} GB/s of pixels, in and out")
     if shares:
         line("limit", limit_of(shares))

@@ -169,6 +169,7 @@ def test_all_bad_is_told_too(tmp_path: Path, run: Callable[..., Ran]) -> None:
     (tmp_path / "in" / "empty.png").touch()
     ran = run(tmp_path / "in", tmp_path / "out", *WORDS)
     assert (ran.code, ran.line("method"), ran.line("pixels")) == (1, "none", "0 bytes in, 0 bytes out")
+    assert not {"rate", "limit", "stage"} & {text[:12].strip() for text in ran.out.splitlines()}
     assert "0 bytes" in ran.err
 
 

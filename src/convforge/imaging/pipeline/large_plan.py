@@ -87,7 +87,10 @@ class LargePlan:
         self.letters, named = letters, bool(recipe.axes or file.layout.axes)
         if recipe.selection is not None:
             if recipe.depth is not None and recipe.selection.z is not None:
-                raise ValueError("--z goes with filters of planes; one along Z reads all planes")
+                raise ValueError(
+                    "--z goes with filters of planes, and this kernel reaches along Z; filter all, then take some "
+                    "of the result with --kernel identity --z"
+                )
             self.reader = Selected(file, recipe.selection, letters)
             letters = self.reader.layout.axes
         source_layout = respaced(self.reader.layout, letters, recipe.spacing or {})
