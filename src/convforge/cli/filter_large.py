@@ -107,7 +107,7 @@ def _print_plan(run: LargeFilter, before: int, kernel: Kernel) -> None:
     if run.recipe.selection is not None:
         line("part", str(run.recipe.selection))
     line("out", f"{run.target}: {_layout(run.result)}")
-    spacing, lost = run.result.spacing_by_letter, run.format.lost(run.file, run.result)
+    spacing, lost = run.result.spacing_by_letter, run.lost
     if spacing and not any(word.startswith("spacing") for word in lost):
         line("spacing", f"{' x '.join(f'{gap:.4g}' for gap in spacing.values())} um along {' x '.join(spacing)}")
     line("kernel", kernel_text(kernel, run.recipe, run.plan.problem.c))

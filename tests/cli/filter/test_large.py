@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from tests.cli.commands import Ran
 from tests.cli.filter.images import LAPLACIAN, RANDOM, correlated, kept, saturated
 from tests.imaging.pipeline.large import content, names, zarr_array
@@ -66,6 +67,16 @@ def test_a_result_that_loses_attributes_says_so(run: Callable[..., Ran], tmp_pat
     ran = run(source, tmp_path / "b.npy", *EDGES)
     assert (ran.code, ran.err) == (0, f"convforge: {tmp_path / 'b.npy'}: not kept: attributes\n")
     assert run(source, tmp_path / "b.zarr", *EDGES).err == ""
+
+
+def test_another_format_names_what_a_tiff_holds_beside_its_image(run: Callable[..., Ran], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"tile": (16, 16), "iccprofile": b"a profile", "metadata": None}
+    tifffile.imwrite(tmp_path / "a.tif", IMAGE, description="a leaf", datetime="2020:01:02 03:04:05", **options)
+    for name in ("b.npy", "b.zarr", "b.ome.zarr"):
+        ran = run(tmp_path / "a.tif", tmp_path / name, *EDGES, "--memory", "10MB")
+        lost = "description, ICC profile, tags (DateTime)"
+        assert (ran.code, ran.err) == (0, f"convforge: {tmp_path / name}: not kept: {lost}\n")
+    assert run(tmp_path / "a.tif", tmp_path / "b.tif", *EDGES).err == ""
 
 
 @pytest.mark.parametrize(

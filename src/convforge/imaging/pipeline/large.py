@@ -65,7 +65,7 @@ class LargeFilter(LargePlan):
         interrupt the finished units stay, and the same run continues.
         """
         clock = clock or Clock()
-        lost = self.format.lost(self.file, self.result)  # now: the result may replace the source
+        lost = self.lost  # now: the result may replace the source
         journal = self._journal()
         try:
             if self._is_published(journal):

@@ -122,6 +122,12 @@ class LargePlan:
             found += (f"The spacing along Z is not used: the axes of {self.source} are {self.letters}.",)
         return (read.source_notes(self.file) if read else ()) + found
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of what the file holds and the result does not."""
+        found, read = self.format.lost(self.file, self.result), format_of(self.source, self.formats)
+        return found if read is None or read is self.format else (*found, *read.beside(self.file, self.result))
+
     def _part(self, letters: str) -> tuple[slice, slice] | None:
         """Return the rows and columns of the filter's result that are wanted; None for all."""
         selection, sizes = self.recipe.selection, dict(zip(letters, self.reader.layout.shape, strict=True))
