@@ -272,7 +272,7 @@ def _run(
                         done.failed[job.source] = reason_of(error, recipe)
                         if _is_disk_full(error):
                             batch.stop()
-                    forecast.finish(job.source)
+                    forecast.finish(job.source, failed=job.source in done.failed)
                     if interrupted():
                         raise KeyboardInterrupt
             finished = not done.failed  # images that were not begun follow a failure

@@ -74,8 +74,8 @@ class FolderForecast:
         known = [size for size in sizes.values() if size]
         mean = sum(known) / len(known) if known else 1
         self._sizes = {place: size or mean for place, size in sizes.items()}
-        self._before, self._total = before, before + len(sizes)
-        self._left = self._sum = sum(self._sizes.values())
+        self._total = before + len(sizes)
+        self._left = self._most = sum(self._sizes.values())
         self._count, self._show, self._clock = before, show, clock
         self._begin: tuple[float, float] | None = None  # when the first work was finished, and the bytes left then
         self._next_line = IN_LINE if in_lines else float("inf")
@@ -84,10 +84,12 @@ class FolderForecast:
         """Show that nothing is done yet."""
         self._show(self._count, self._total, "")
 
-    def finish(self, place: Place) -> None:
+    def finish(self, place: Place, *, failed: bool = False) -> None:
         """Count an image as finished or failed."""
         self._count += 1
         self._left -= self._sizes[place]
+        if failed and self._begin is None:  # it was not filtered, and did not wait for compilers
+            self._most = self._left
         self._update(self._left, "")
 
     def units(self, place: Place, name: str) -> Watch:
@@ -114,7 +116,7 @@ class FolderForecast:
                     self._next_line = 2 * seconds
                     line("expected", f"{expected} (after {self._count} of {count_of(self._total, 'image')})")
                     sys.stdout.flush()
-        elif left < self._sum:
+        elif left < self._most:
             self._begin = (now, left)
         self._show(self._count, self._total, "; ".join(part for part in (expected, label) if part))
 

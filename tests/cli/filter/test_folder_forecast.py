@@ -133,6 +133,18 @@ def test_an_image_in_units_counts_by_the_units_that_an_earlier_run_has_left() ->
     assert bar.last == (1, 2, "about 38 s more")  # 1000 bytes; 800 took 30 s
 
 
+def test_an_image_that_fails_first_has_not_waited_for_the_compiler() -> None:
+    bar, clock = Bar(), Clock()
+    run = forecast(bar, clock, [100, 100, 100, 100], in_lines=False)
+    run.finish(Path("a.npy"), failed=True)
+    clock.now += 10_000
+    run.finish(Path("b.npy"))
+    assert bar.last == (2, 4, "")
+    clock.now += 10
+    run.finish(Path("c.npy"))
+    assert bar.last == (3, 4, "about 10 s more")
+
+
 def test_images_of_unknown_size_count_as_the_mean_of_the_others() -> None:
     bar, clock = Bar(), Clock()
     run = forecast(bar, clock, [100, 0, 300, 0], in_lines=False)
