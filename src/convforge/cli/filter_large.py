@@ -13,6 +13,7 @@ import typer
 from convforge.cli.filter_forecast import disk_warning, size_text, watched
 from convforge.cli.filter_places import only_in_units
 from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method, say_waiting
+from convforge.cli.output import Failure
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -70,7 +71,13 @@ def filter_large(
     from convforge.imaging.pipeline.heap import return_large_blocks
     from convforge.imaging.pipeline.large import LargeFilter
     from convforge.imaging.replacing import interrupts
+    from convforge.imaging.windowed import FORMATS, format_of, suffixes_of
 
+    if memory is not None and format_of(source) is None:
+        raise Failure(
+            f"{source}: cannot be read in parts, for which --memory asks; leave --memory out, or convert it to "
+            f"{suffixes_of(FORMATS)}"
+        )
     return_large_blocks()
     guarded = partial(failing, source, recipe)
     with guarded():

@@ -89,7 +89,11 @@ def test_another_format_names_what_a_tiff_holds_beside_its_image(run: Callable[.
         ),
         (2, ("a.zarr", "b.svs"), ("b.svs: .svs is only read; write b.tif, or b.ome.tif for OME-TIFF",)),
         (1, ("a.png", "b.zarr"), ("a.png", "cannot be read in parts", ".zarr, .ome.zarr, .npy, .tif, ")),
-        (1, ("a.png", "b.png", "--memory", "1GB"), ("a.png", "cannot be read in parts")),
+        (
+            1,
+            ("a.png", "b.png", "--memory", "1GB"),
+            ("a.png: cannot be read in parts", "leave --memory out", ".npy, .tif"),
+        ),
         (1, ("none.zarr", "b.zarr"), ("none.zarr: no such file",)),
         (1, ("empty.zarr", "b.zarr"), ("empty.zarr: holds no zarr.json",)),
         (1, ("group.zarr", "b.zarr"), ("group.zarr: is a Zarr group; name an array in it, such as", "group.zarr/0")),
