@@ -445,7 +445,7 @@ def test_the_examples_results_depend_on_its_files(example: Any) -> None:
 
 # From the bottom up. A room may import the layers below its own and, in its own, the rooms before it. "contract" is
 # algorithms/contract.py, steps.py and traits.py; "list" is algorithms/__init__.py; "images" is imaging/ but for
-# filtering.py, volumes.py and pipeline/.
+# filtering.py, weights.py, volumes.py and pipeline/.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "images", "language", "problem", "backends", "backends.cpu", "backends.emulator", "timing"),
     ("contract", "host", "algorithms", "list"),
@@ -488,7 +488,7 @@ def room_of(module: tuple[str, ...]) -> str:
         own = dict.fromkeys(("contract", "steps", "traits"), "contract")
         return {"": "list", "host": "host", **own}.get(inside, "algorithms")
     if first == "imaging":
-        return "imaging" if inside in ("filtering", "volumes", "pipeline") else "images"
+        return "imaging" if inside in ("filtering", "weights", "volumes", "pipeline") else "images"
     return inside if first == "course" and inside else first
 
 

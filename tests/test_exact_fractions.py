@@ -12,6 +12,7 @@ from scipy import ndimage
 import convforge
 from convforge.algorithms import ON_DEVICE, OURS
 from convforge.imaging.filtering import plan_filter
+from convforge.imaging.weights import kernel_array
 
 RANDOM = np.random.default_rng(11)
 KERNELS: dict[str, tuple[NDArray[np.int64], int]] = {
@@ -130,7 +131,7 @@ def test_a_mean_that_ends_in_a_half_goes_to_the_even_number() -> None:
 def test_other_kernels_over_16_bits_are_summed_in_float64(dtype: str) -> None:
     """float32 sums of a 15 x 15 Gaussian put hundreds of these pixels on the wrong side of a tie."""
     image = picture(dtype, "all", (200, 200))
-    taps = convforge.imaging.filtering.kernel_array("gaussian:15:3")
+    taps = kernel_array("gaussian:15:3")
     truth = ndimage.correlate(image.astype(np.float64), taps, mode="mirror")
     wrong = convforge.filter(image, taps) != np.rint(truth)
     assert wrong.sum() == 0

@@ -14,8 +14,9 @@ from tests.kinds import module
 
 import convforge
 from convforge.errors import UnsupportedProblem
-from convforge.imaging.filtering import kernel_array, plan_filter
+from convforge.imaging.filtering import plan_filter
 from convforge.imaging.photographs import photograph
+from convforge.imaging.weights import kernel_array
 from convforge.problem import PADDING_ALIASES, PADDING_MODES
 
 RANDOM = np.random.default_rng(5)

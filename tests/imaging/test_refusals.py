@@ -17,8 +17,8 @@ import PIL.Image
 import pytest
 import tifffile
 
-from convforge.imaging import files
 from convforge.imaging.files import Image, ImageError, Metadata, check_writable, read_image, write_image
+from convforge.imaging.formats import known
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (40, 50, 3), dtype=np.uint8)
 
@@ -241,6 +241,7 @@ def test_animated_png(tmp_path: Path) -> None:
     ("name", "dtype", "options", "words"),
     [
         ("a.bmp", "uint8", {}, ["unknown ending '.bmp'", ".png", ".jpg", ".tif", ".npy"]),
+        ("a.NDPI", "uint8", {}, [".ndpi is only read; write a.tif, or a.ome.tif for OME-TIFF"]),
         ("a", "uint8", {}, ["no ending", ".png"]),
         ("a.png", "float32", {}, ["uint8 or uint16", "float32", "write .tif", "--out-dtype uint8"]),
         ("a.png", "int16", {}, ["int16", "--out-dtype"]),
@@ -290,7 +291,7 @@ def test_a_failed_write_leaves_the_old_file(
             file.write(b"half of it")
             raise error
 
-    monkeypatch.setattr(files, "_FORMATS", tuple(Failing(kind) for kind in files._FORMATS))
+    monkeypatch.setattr(known, "FORMATS", tuple(Failing(kind) for kind in known.FORMATS))
     expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ImageError
     with pytest.raises(expected):
         write_image(path, Image(PIXELS[::-1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -202,6 +203,7 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
     from convforge.cli.filter_folder import filter_folder, filter_several
     from convforge.cli.filter_large import filter_large, is_large
     from convforge.cli.filter_places import check_format, is_folder_of_images, is_stack, with_slices
+    from convforge.imaging.formats.tiff import refuse_read_only
     from convforge.imaging.windowed import Url, local, place_of
     from convforge.imaging.windowed.slices import SliceFolder
 
@@ -216,6 +218,8 @@ def _filter(sources: Sequence[str], target: str, kernel: Kernel, recipe: Recipe,
         )  # fmt: skip
         return
     source = sources[0]
+    if not os.path.isdir(target):
+        refuse_read_only(target)
     if STREAM in (source, target):
         why = f"files; {STREAM} is one image on standard input or output"
         options.refuse("--recursive", "--jobs", "--memory", why=why)

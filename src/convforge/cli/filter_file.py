@@ -113,7 +113,7 @@ def _report(
     elif image.axes[0]:
         line("axes", f"{image.axes[0]}: one plane")
     line("out", f"{target}: {_size(result)}")
-    line("kernel", kernel_text(kernel, recipe, result.bands))
+    line("kernel", kernel_text(kernel, recipe, convolved.plan.problem.c))
     print_method(convolved.plan, recipe, convolved.prepared.note)
     for name in _PARTS:
         if (taken := clock.seconds.get(name)) is not None:

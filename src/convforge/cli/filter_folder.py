@@ -6,9 +6,8 @@ import errno
 import hashlib
 import os
 import sys
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
@@ -16,16 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from convforge.cli.filter_folder_forecast import size_text, sizes_of, watched
+from convforge.cli.filter_folder_report import print_folder
 from convforge.cli.filter_forecast import disk_warning
 from convforge.cli.filter_large import is_large
 from convforge.cli.filter_places import is_folder_of_images, names_an_image
-from convforge.cli.filter_report import count_of, kernel_text, line, reason_of
+from convforge.cli.filter_report import count_of, kernel_text, line, reason_of, say_waiting
 from convforge.cli.filter_streams import STREAM
-from convforge.cli.output import Failure, plain_table, progress, shown
+from convforge.cli.output import Failure, shown
 
 if TYPE_CHECKING:
     from convforge.imaging.kernels import Kernel
-    from convforge.imaging.pipeline.folder import Job, Listing, Share, Written
+    from convforge.imaging.pipeline.folder import Job, Listing, Written
     from convforge.imaging.pipeline.folder_journal import FolderJournal
     from convforge.imaging.pipeline.lanes import Clock
     from convforge.imaging.pipeline.large import LargeFilter, Watch
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 Failures = list[tuple[str, str]]
 """Names of images and the reasons why they failed."""
+
+# Endings of files that are left alone, which are named.
+ENDINGS = 4
 
 # Names of options whose fields of a recipe have other names; those without a name change no pixel of a result.
 OPTIONS = {
@@ -51,9 +55,7 @@ def filter_folder(
 
     _check_folder(out, f"{folder} is a folder")
     listing = list_folder(folder, out, recursive=recursive, suffix=suffix)
-    left = f"{count_of(listing.left_alone, 'other file')} left alone"
-    if listing.slides:
-        left += f", {count_of(listing.slides, 'slide')} among them, which --format tif would filter"
+    left = _left_alone(listing)
     is_complete = not listing.left_alone
     if listing.subfolders:
         pronoun = "it" if listing.subfolders == 1 else "them"
@@ -72,6 +74,17 @@ def filter_folder(
     _end(failures + _filter_listing(listing, source, folder, out, kernel, recipe, jobs, memory))
 
 
+def _left_alone(listing: Listing) -> str:
+    """Return the number of files that are no images here, with their most frequent endings, and of slides."""
+    most = sorted(listing.left_alone, key=lambda ending: (-listing.left_alone[ending], ending))
+    endings = ", ".join(most[:ENDINGS]) + (", ..." if len(most) > ENDINGS else "")
+    text = f"{count_of(sum(listing.left_alone.values()), 'other file')} left alone"
+    text += f" ({endings})" if endings else ""
+    if listing.slides:
+        text += f", {count_of(listing.slides, 'slide')} among them, which --format tif would filter"
+    return text
+
+
 def filter_several(
     sources: Sequence[str],
     out: Path,
@@ -86,7 +99,7 @@ def filter_several(
     from convforge.imaging.pipeline.folder import Listing
 
     _check_folder(out, "several images go to a folder")
-    listing = Listing(tuple(_jobs(sources, out, suffix)), 0)
+    listing = Listing(tuple(_jobs(sources, out, suffix)), {})
     _make(out)
     source = count_of(len(listing.jobs), "image")
     _end(_filter_listing(listing, source, None, out, kernel, recipe, jobs, memory))
@@ -165,6 +178,7 @@ def _filter_listing(
     from convforge.imaging.pipeline.folder import FILES, LANES, shares_of
     from convforge.imaging.pipeline.folder_journal import FolderJournal
     from convforge.imaging.pipeline.lanes import Clock, lanes_of, memory_share
+    from convforge.imaging.windowed import Url
 
     load_decoders(*(Path(place.name) for job in listing.jobs for place in job))
     runtime = runtime_of(recipe.device)
@@ -177,11 +191,15 @@ def _filter_listing(
         line("part", str(recipe.selection))
     line("kernel", kernel_text(kernel, recipe))
     limit = memory_share() if memory is None else memory
+    sizes = sizes_of(listing.jobs)
+    left = [job for job in listing.jobs if not journal.has(*job)]
+    remote = sum(isinstance(place, Url) for place in sizes)
+    line("size", size_text(sizes, [job.source for job in left], remote))
     line("memory", f"{decimal(limit)} at most for all images in work")
     sys.stdout.flush()
     clock = Clock()
     begin = perf_counter()
-    done = _run(listing.jobs, recipe, clock, journal, jobs, limit)
+    done = _run(left, sizes, recipe, clock, journal, jobs, limit)
     seconds = perf_counter() - begin
     in_units = any(one.units for one in done.written.values())
     shares = shares_of(
@@ -194,7 +212,7 @@ def _filter_listing(
     rest = len(listing.jobs) - done.before - len(done.written) - len(done.failed)
     not_begun = f"; {rest} not begun" if rest else ""
     line("out", f"{out}: {count_of(len(done.written), 'image')}{before}{failed}{not_begun}")
-    _print_folder(folder, done.written, seconds, shares)
+    print_folder(folder, done.written, seconds, shares)
     failures = [(str(place), reason) for place, reason in sorted(done.failed.items(), key=lambda each: str(each[0]))]
     if rest:
         failures.append((str(out), "the disk is full; make room, and the same command does the rest"))
@@ -213,23 +231,22 @@ def _options(recipe: Recipe) -> dict[str, str]:
     return {**found, "--kernel": hashlib.sha256(kernel.encode()).hexdigest()}
 
 
-def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJournal, jobs: int, memory: int) -> _Done:
-    """Filter every image that no earlier run has finished. Errors that are no image's end the run."""
+def _run(
+    left: Sequence[Job], sizes: Mapping[Place, int], recipe: Recipe, clock: Clock, journal: FolderJournal, jobs: int,
+    memory: int,
+) -> _Done:  # fmt: skip
+    """Filter the images of `sizes` that are left by an earlier run. Errors that are no image's end the run."""
     from convforge.imaging.pipeline.batch import Batch
     from convforge.imaging.replacing import interrupts
 
-    left = [job for job in listed if not journal.has(*job)]
-    done = _Done({}, {}, len(listed) - len(left))
+    done = _Done({}, {}, len(sizes) - len(left))
     finished = is_warned = False
     in_parts: LargeFilter | None = None
     try:
         with (
-            interrupts(lambda: _say_waiting("images" if in_parts is None else "units")) as interrupted,
-            progress(measuring=False) as bar,
+            interrupts(say_waiting) as interrupted,
+            watched({job.source: sizes[job.source] for job in left}, done.before) as forecast,
         ):
-
-            def show(label: str = "") -> None:
-                bar(done.before + len(done.written) + len(done.failed), len(listed), label)
 
             def watch(run: LargeFilter) -> Watch:
                 nonlocal is_warned, in_parts
@@ -237,7 +254,7 @@ def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJou
                 if not is_warned and (warning := disk_warning(run, 0)):
                     is_warned = True
                     typer.echo(f"convforge: {shown(warning)}", err=True)
-                return lambda count, total, rate: show(f"{run.target.name}: {count}/{total} units")
+                return forecast.units(run.source, run.target.name)
 
             batch = Batch(
                 recipe, clock, journal, workers=jobs, memory=memory,
@@ -246,7 +263,7 @@ def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJou
                 ),
                 watch=watch,
             )  # fmt: skip
-            show()
+            forecast.start()
             with closing(batch(left)) as results:
                 for job, future in results:
                     try:
@@ -255,12 +272,12 @@ def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJou
                         done.failed[job.source] = reason_of(error, recipe)
                         if _is_disk_full(error):
                             batch.stop()
-                    show()
+                    forecast.finish(job.source, failed=job.source in done.failed)
                     if interrupted():
                         raise KeyboardInterrupt
             finished = not done.failed  # images that were not begun follow a failure
     except KeyboardInterrupt as stop:
-        count = f"{done.before + journal.recorded} of {len(listed)} images were filtered"
+        count = f"{done.before + journal.recorded} of {len(sizes)} images were filtered"
         rest = journal.fault or "the same command does the rest"
         is_partial = in_parts is not None and in_parts.source not in {*done.written, *done.failed}
         if in_parts is not None and is_partial and (units := len(in_parts.finished())):
@@ -272,12 +289,6 @@ def _run(listed: Sequence[Job], recipe: Recipe, clock: Clock, journal: FolderJou
     return done
 
 
-def _say_waiting(what: str) -> None:
-    """Say why an interrupted command does not end at once; a handler of signals calls this."""
-    with suppress(RuntimeError, OSError):  # the signal came while the same stream was written, or it is closed
-        typer.echo(f"convforge: interrupted; waits until the {what} in work are finished", err=True)
-
-
 def _is_disk_full(error: BaseException | None) -> bool:
     """True if an error, or what has caused it, is a full disk or a quota that is used up."""
     seen: set[int] = set()
@@ -287,57 +298,3 @@ def _is_disk_full(error: BaseException | None) -> bool:
         seen.add(id(error))  # an error may be its own cause
         error = error.__cause__
     return False
-
-
-def _print_folder(folder: Path | None, written: dict[Place, Written], seconds: float, shares: Sequence[Share]) -> None:
-    from rich.console import Console
-    from rich.filesize import decimal
-
-    from convforge.imaging.pipeline.folder import limit_of
-
-    done = written.values()
-    pixels_in, pixels_out = sum(one.pixels_in for one in done), sum(one.pixels_out for one in done)
-    files_in, files_out = sum(one.file_in for one in done), sum(one.file_out for one in done)
-    methods = [f"{name} ({count_of(n, 'image')})" for name, n in Counter(one.method for one in done).most_common()]
-    gigabytes = (pixels_in + pixels_out) / 1e9 / seconds
-    line("method", ", ".join(methods) or "none")
-    if parted := [one.units for one in done if one.units]:
-        line("in parts", f"{count_of(len(parted), 'image')}, in {count_of(sum(parted), 'unit')}")
-    line("pixels", f"{decimal(pixels_in)} in, {decimal(pixels_out)} out")
-    line("files", f"{decimal(files_in)} in, {decimal(files_out)} out")
-    line("time", f"{seconds:.3g} s")
-    line("rate", f"{len(done) / seconds:.3g} images/s, {gigabytes:.3g} GB/s of pixels, in and out")
-    if shares:
-        line("limit", limit_of(shares))
-    names = {place: _name(place, folder) for place in sorted(written, key=str)}
-    for text, some in _alike({names[place]: written[place].notes for place in names}):
-        line("note", f"{text.removesuffix('.')} ({some})")
-    for text, some in _alike({names[place]: (", ".join(written[place].lost),) for place in names}):
-        if text:
-            line("not kept", f"{text} of {some}")
-    if not shares:
-        return
-    typer.echo()
-    table = plain_table()
-    table.add_column("stage", no_wrap=True)
-    for name in ("busy", "threads", "of their time"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for share in shares:
-        table.add_row(share.stage, f"{share.seconds:.3g} s", str(share.threads), f"{share.of_time:.0%}")
-    Console(file=sys.stdout, highlight=False).print(table)
-
-
-def _name(place: Place, folder: Path | None) -> str:
-    return str(place.relative_to(folder)) if isinstance(place, Path) and folder is not None else str(place)
-
-
-def _alike(texts: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Return each text once, with the names of some images that have it."""
-    found: dict[str, list[str]] = {}
-    for name, own in texts.items():
-        for text in own:
-            found.setdefault(text, []).append(name)
-    return [
-        (text, f"{', '.join(names[:2])} and {len(names) - 2} more" if len(names) > 3 else ", ".join(names))
-        for text, names in found.items()
-    ]

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import prod
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -16,27 +15,16 @@ from convforge.cli.output import progress
 if TYPE_CHECKING:
     from convforge.imaging.pipeline.large import Watch
     from convforge.imaging.pipeline.large_plan import LargePlan
-    from convforge.imaging.pipeline.passes import Pass
 
 # The expected time is printed so many seconds and units after the first unit, which waits for compilers and caches.
 SECONDS, UNITS = 5.0, 4
-
-
-def bytes_of(step: Pass) -> tuple[int, int]:
-    """Return the bytes of the samples that a pass reads and writes; halos, which are read again, do not count."""
-    whole = step.division.window(tuple(slice(0, size) for size in step.division.shape_out))
-    read = 1
-    for letter, part in whole.region.items():
-        seen = whole.reaches[letter].inside if letter in whole.reaches else part
-        read *= seen.stop - seen.start
-    return read * step.source.dtype.itemsize, prod(step.result.shape) * step.result.dtype.itemsize
 
 
 def size_text(run: LargePlan) -> str:
     """Return the bytes of samples that a run reads and writes: of the image, then of its reduced copies."""
     from rich.filesize import decimal
 
-    (read, written), *copies = map(bytes_of, run.passes)
+    (read, written), *copies = run.traffic
     text = f"reads {decimal(read)}, writes {decimal(written)}, uncompressed"
     if not copies:
         return text
@@ -52,7 +40,7 @@ def disk_warning(run: LargePlan, finished: int) -> str:
 
     if isinstance(run.place, Url):
         return ""
-    needed = sum(bytes_of(each)[1] for each in run.passes) * (run.units - finished) // run.units
+    needed = sum(written for _, written in run.traffic) * (run.units - finished) // run.units
     free = shutil.disk_usage(run.place.parent).free
     if free >= needed:
         return ""
@@ -75,7 +63,7 @@ class Expected:
         self._clock, self._printed = clock, False
         self._finished: int | None = None  # units of an earlier run
         self._begin: tuple[float, int] | None = None  # when the first unit of this run was done
-        self._passes = [(len(each.division), sum(bytes_of(each))) for each in run.passes]
+        self._passes = [(len(each.division), sum(moved)) for each, moved in zip(run.passes, run.traffic, strict=True)]
         self._least = max(UNITS, max(each.most for each in run.passes))
 
     def __call__(self, done: int, total: int, label: str) -> None:

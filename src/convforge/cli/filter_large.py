@@ -12,8 +12,8 @@ import typer
 
 from convforge.cli.filter_forecast import disk_warning, size_text, watched
 from convforge.cli.filter_places import only_in_units
-from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method
-from convforge.imaging.axes import Axes
+from convforge.cli.filter_report import count_of, failing, kernel_text, line, print_method, say_waiting
+from convforge.cli.output import Failure
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -71,7 +71,13 @@ def filter_large(
     from convforge.imaging.pipeline.heap import return_large_blocks
     from convforge.imaging.pipeline.large import LargeFilter
     from convforge.imaging.replacing import interrupts
+    from convforge.imaging.windowed import FORMATS, format_of, suffixes_of
 
+    if memory is not None and format_of(source) is None:
+        raise Failure(
+            f"{source}: cannot be read in parts, for which --memory asks; leave --memory out, or convert it to "
+            f"{suffixes_of(FORMATS)}"
+        )
     return_large_blocks()
     guarded = partial(failing, source, recipe)
     with guarded():
@@ -84,7 +90,7 @@ def filter_large(
         typer.echo(f"convforge: {warning}", err=True)
     sys.stdout.flush()
     try:
-        with interrupts(), watched(run) as watch, guarded():
+        with interrupts(say_waiting), watched(run) as watch, guarded():
             outcome = run(watch)
     except KeyboardInterrupt as stop:
         finished = len(run.finished())
@@ -108,10 +114,10 @@ def _print_plan(run: LargeFilter, before: int, kernel: Kernel) -> None:
     if run.recipe.selection is not None:
         line("part", str(run.recipe.selection))
     line("out", f"{run.target}: {_layout(run.result)}")
-    spacing, lost = run.result.spacing_by_letter, run.format.lost(run.file, run.result)
+    spacing, lost = run.result.spacing_by_letter, run.lost
     if spacing and not any(word.startswith("spacing") for word in lost):
         line("spacing", f"{' x '.join(f'{gap:.4g}' for gap in spacing.values())} um along {' x '.join(spacing)}")
-    line("kernel", kernel_text(kernel, run.recipe, _bands(run.result)))
+    line("kernel", kernel_text(kernel, run.recipe, run.plan.problem.c))
     print_method(run.plan, run.recipe)
     if len(run.devices) > 1:
         line("devices", f"{len(run.devices)} GPUs: {', '.join(run.devices)}")
@@ -124,11 +130,6 @@ def _print_plan(run: LargeFilter, before: int, kernel: Kernel) -> None:
     )
     most = count_of(max(each.most for each in run.passes), "unit")
     line("memory", f"{decimal(run.needs)} of {decimal(run.memory)}: at most {most} in work")
-
-
-def _bands(layout: Layout) -> int:
-    """Return the number of bands without alpha."""
-    return dict(zip(layout.axes, layout.shape, strict=True)).get(Axes(layout.axes).bands, 1) - layout.alpha
 
 
 def _layout(layout: Layout) -> str:

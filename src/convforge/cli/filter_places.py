@@ -41,11 +41,12 @@ def only_in_units(place: Place, *, read: bool) -> bool:
 
 
 def names_an_image(place: Place) -> bool:
-    """True if a name has the ending of an image or an array."""
+    """True if a name has the ending of an image or an array, also of one that is read only."""
     from convforge.imaging.files import WRITABLE_SUFFIXES
     from convforge.imaging.windowed import FORMATS
 
-    return place.suffix.lower() in {*WRITABLE_SUFFIXES, *(suffix for kind in FORMATS for suffix in kind.suffixes)}
+    known = {*WRITABLE_SUFFIXES, *(suffix for kind in FORMATS for suffix in kind.suffixes + kind.reads)}
+    return place.suffix.lower() in known
 
 
 def with_slices(source: Place, target: Place, suffix: str | None, *, volume: bool = False) -> Place:
@@ -70,6 +71,6 @@ def check_format(target: Place) -> None:
 
     if not names_an_image(target) and (is_folder_of_images(target) or format_of(target) is None):
         raise ValueError(
-            f"{target}: no ending to tell the format; write .zarr or another array, or add --format tif for a folder "
-            "with a file for each plane"
+            f"{target}: no ending to tell the format; write .tif, .zarr or another array, or add --format tif for a "
+            "folder with a file for each plane"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import typer
@@ -37,12 +37,15 @@ def print_method(plan: Plan, recipe: Recipe, more: Reason | None = None) -> None
 
 
 def kernel_text(kernel: Kernel, recipe: Recipe, bands: int | None = None) -> str:
-    """Return the line of the kernel; `bands` is the number of the result's bands, None if images differ in it."""
+    """Return the line of the kernel; `bands` is the number of bands that are filtered, None if images differ in it."""
     size = "x".join(map(str, kernel.shape))
     if kernel.depth is not None:
         size = f"{kernel.depth.size}x{size} along Z, Y and X"
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
-    treatment = ", bands summed" if recipe.channels == "sum" else "" if bands == 1 else ", each band by itself"
+    treatment = ""
+    if bands != 1 and not recipe.gray:
+        treatment = ", bands summed" if recipe.channels == "sum" else ", each band by itself"
+        treatment += " where there are several" if bands is None else ""
     border = {  # libraries use different names for the first two
         "reflect": "reflect (edge pixel not repeated)",
         "symmetric": "symmetric (edge pixel repeated)",
@@ -53,6 +56,12 @@ def kernel_text(kernel: Kernel, recipe: Recipe, bands: int | None = None) -> str
 
 def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def say_waiting() -> None:
+    """Say why an interrupted command does not end at once; a handler of signals calls this."""
+    with suppress(RuntimeError, OSError):  # the signal came while the same stream was written, or it is closed
+        typer.echo("convforge: interrupted; waits until the reads, filters and writes in work are finished", err=True)
 
 
 @contextmanager

@@ -27,11 +27,11 @@ def plain_table() -> Table:
 
 
 @contextmanager
-def progress(*, measuring: bool = True) -> Iterator[Watch]:
+def progress(*, measuring: bool = True, remaining: bool = True) -> Iterator[Watch]:
     """Show a progress bar if standard error is a terminal.
 
     While `measuring`, it is redrawn only between rows, because a drawing thread would disturb the measurement.
-    Otherwise it is redrawn all the time and shows the remaining time.
+    Otherwise it is redrawn all the time, and shows the time that the `remaining` rows take if each takes the same.
     """
     from rich import progress as columns
     from rich.console import Console
@@ -41,7 +41,7 @@ def progress(*, measuring: bool = True) -> Iterator[Watch]:
         columns.BarColumn(),
         columns.MofNCompleteColumn(),
         columns.TimeElapsedColumn(),
-        *(() if measuring else (columns.TimeRemainingColumn(),)),
+        *((columns.TimeRemainingColumn(),) if remaining and not measuring else ()),
         columns.TextColumn("{task.description}"),
         console=console,
         disable=not console.is_terminal,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import pkgutil
-import re
-from collections.abc import Callable, Hashable, Iterator, Set
+from collections.abc import Hashable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from convforge.imaging.axes import Axes, AxesError
-from convforge.imaging.formats import jpeg, npy, png, tiff, tiff_tags
+from convforge.imaging.formats import tiff
 from convforge.imaging.formats.exif import GEOGRAPHIC, in_words, main_of
+from convforge.imaging.formats.known import FORMATS, WRITABLE_SUFFIXES, Format, format_for, format_in, format_of_start
 from convforge.imaging.image import MAX_PIXELS, Declared, Image, ImageError, Metadata, is_sample_dtype
 from convforge.imaging.replacing import replacing
 
@@ -43,47 +42,6 @@ __all__ = [
 ]
 
 StrPath = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class _Format:
-    name: str
-    suffixes: tuple[str, ...]
-    magic: tuple[bytes, ...]
-    decoders: tuple[str, ...]  # names to import; imagecodecs loads a decoder on attribute access
-    read: Callable[[Path, int, Axes | None], Image]
-    header: Callable[[Path], tuple[Hashable, ...]]  # see `header_of`
-    declared: Callable[[Path, Axes | None], Declared]  # see `declared_of`
-    write: Callable[[BinaryIO, Image], None]
-    holds: frozenset[str]  # see `_not_held`
-    lost: Callable[[Image], list[str]] = lambda image: []  # names of further metadata that it loses
-    dtypes: tuple[str, ...] = ()  # () allows every sample type
-    bands: tuple[int, ...] = ()  # () allows any number
-    alpha: bool = True
-    pages: bool = True
-
-
-_COMMON = frozenset({"description", "resolution", "icc_profile", "exif"})
-_FORMATS = (
-    _Format("PNG", (".png",), (png.SIGNATURE,), ("imagecodecs:png_decode",), png.read, png.header, png.declared,
-            png.write, _COMMON | {"png"}, dtypes=("uint8", "uint16"), bands=(1, 3), pages=False),
-    _Format("JPEG", (".jpg", ".jpeg"), (b"\xff\xd8\xff",), ("PIL.JpegImagePlugin",), jpeg.read, jpeg.header,
-            jpeg.declared, jpeg.write, _COMMON, jpeg.lost, dtypes=("uint8",), bands=(1, 3), alpha=False, pages=False),
-    _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), ("imagecodecs", "tifffile"), tiff.read,
-            tiff.header, tiff.declared, tiff.write, _COMMON | {"geography"}, tiff_tags.lost),
-    _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.header, npy.declared, npy.write, frozenset()),
-)  # fmt: skip
-
-WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
-"""File name endings that `write_image` knows."""
-
-# First bytes of unsupported formats, as regular expressions, for the error message.
-_OTHERS = (
-    (b"GIF8", "a GIF"), (b"BM", "a BMP"), (b"PK\x03\x04", "a ZIP archive (or .npz)"), (b"%PDF", "a PDF"),
-    (b"\x89HDF", "an HDF5 file"), (b"v/1\x01", "an OpenEXR file"), (b"\0\0\0\x0cjP  ", "a JPEG 2000"),
-    (b"\xff\x0a", "a JPEG XL"), (b"SIMPLE  =", "a FITS file"), (b"<", "an XML or SVG file"),
-    (b"RIFF....WEBP", "a WebP"), (b"....ftyp", "a HEIF, AVIF or video"),
-)  # fmt: skip
 
 
 def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None = None) -> Image:
@@ -132,13 +90,13 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
     if max_pixels < 1:
         raise ImageError(f"max_pixels is {max_pixels}; it must be at least 1")
     named = None if axes is None else Axes(axes.upper())
-    kind = _recognise(path)
+    kind = format_in(path)
     with _faults_of(path, kind):
         return kind.read(path, max_pixels, named)
 
 
 @contextmanager
-def _faults_of(path: Path, kind: _Format) -> Iterator[None]:
+def _faults_of(path: Path, kind: Format) -> Iterator[None]:
     """Turn the faults of a decoder into an ``ImageError`` that names the file."""
     try:
         yield
@@ -163,7 +121,7 @@ def header_of(path: StrPath) -> tuple[Hashable, ...]:
     No pixel is decoded. ``ImageError`` if the file is no image or its header is damaged.
     """
     path = Path(path)
-    kind = _recognise(path)
+    kind = format_in(path)
     with _faults_of(path, kind):
         return kind.name, *kind.header(path)
 
@@ -176,7 +134,7 @@ def declared_of(path: StrPath, *, axes: str | None = None) -> Declared:
     header is damaged, or it is of a kind that `read_image` refuses.
     """
     path = Path(path)
-    kind = _recognise(path)
+    kind = format_in(path)
     with _faults_of(path, kind):
         return kind.declared(path, None if axes is None else Axes(axes.upper()))
 
@@ -187,7 +145,7 @@ def axes_of(path: StrPath) -> tuple[dict[str, int], tuple[str, ...]]:
     Only a TIFF names them, in its OME-XML, ImageJ or tifffile description.
     """
     path = Path(path)
-    return tiff.named(path) if _recognise(path).name == "TIFF" else ({}, ())
+    return tiff.named(path) if format_in(path).name == "TIFF" else ({}, ())
 
 
 def check_writable(
@@ -211,7 +169,7 @@ def check_holds(
 ) -> None:
     """Raise ``ImageError`` if the format of a suffix cannot hold a result; the place is not looked at."""
     path = Path(path)
-    kind = _format_for(path)
+    kind = format_for(path)
     dtype = np.dtype(dtype)
     if not is_sample_dtype(dtype):
         raise ImageError(f"{path}: {dtype} is no sample type of an image; add --out-dtype uint8 or float32")
@@ -236,7 +194,7 @@ def check_holds(
 def load_decoders(*paths: Path) -> None:
     """Import the decoders for these files, so that read times do not include the imports."""
     suffixes = {path.suffix.lower() for path in paths}
-    for kind in _FORMATS:
+    for kind in FORMATS:
         for name in kind.decoders if suffixes.intersection(kind.suffixes) else ():
             pkgutil.resolve_name(name)
 
@@ -251,7 +209,7 @@ def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
     ('XMP', 'resolution')
     """
     path = Path(path)
-    kind = _format_for(path)
+    kind = format_for(path)
     words = [*image.metadata.left, *_not_held(image, kind.holds), *kind.lost(image)]
     if path.name.lower().endswith((".ome.tif", ".ome.tiff")):
         words.append(f"the OME that {''.join(path.suffixes[-2:])} promises: the file is a plain TIFF")
@@ -322,7 +280,7 @@ def encode(file: BinaryIO, path: StrPath, image: Image) -> None:
     ``ImageError`` names `path`; ``OSError`` if the file cannot be written.
     """
     path = Path(path)
-    kind = _format_for(path)
+    kind = format_for(path)
     try:
         kind.write(file, image)
     except ImageError as error:
@@ -337,53 +295,12 @@ def encode(file: BinaryIO, path: StrPath, image: Image) -> None:
 
 def check_start(path: StrPath, head: bytes) -> None:
     """Raise ``ImageError``, which names `path`, if a file that begins with these 16 bytes is no image."""
-    _format_of(Path(path), head)
+    format_of_start(Path(path), head)
 
 
 def suffix_of(path: StrPath) -> str:
     """Return the suffix of the format that a file's content has, such as ".png"."""
-    return _recognise(Path(path)).suffixes[0]
-
-
-def _recognise(path: Path) -> _Format:
-    try:
-        if path.is_dir():
-            raise ImageError(f"{path}: is a folder; name one image in it")
-        if not path.exists():
-            raise ImageError(f"{path}: no such file; check the name and the folder")
-        if not path.is_file():
-            raise ImageError(f"{path}: is no regular file; copy the image to one first")
-        with path.open("rb") as file:
-            head = file.read(16)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        if isinstance(error, ImageError):
-            raise
-        raise ImageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    return _format_of(path, head)
-
-
-def _format_of(path: Path, head: bytes) -> _Format:
-    """Return the format that the first 16 bytes of a file have."""
-    if not head:
-        raise ImageError(f"{path}: is empty (0 bytes); get it again from its source")
-    for kind in _FORMATS:
-        if head.startswith(kind.magic):
-            return kind
-        if any(magic.startswith(head) for magic in kind.magic):
-            raise ImageError(f"{path}: truncated {kind.name}, only {len(head)} bytes; get it again from its source")
-    name = next((name for start, name in _OTHERS if re.match(start, head, re.DOTALL)), "")
-    what = f"it is {name}" if name else f"it begins with {head[:8]!r}"
-    raise ImageError(f"{path}: not an image that can be read, {what}; convert it to PNG, JPEG, TIFF or .npy")
-
-
-def _format_for(path: Path) -> _Format:
-    suffix = path.suffix.lower()
-    for kind in _FORMATS:
-        if suffix in kind.suffixes:
-            return kind
-    known = ", ".join(WRITABLE_SUFFIXES)
-    what = f"unknown ending {path.suffix!r}" if suffix else "no ending to tell the format"
-    raise ImageError(f"{path}: {what}; write one of {known}")
+    return format_in(Path(path)).suffixes[0]
 
 
 def _check_place(path: Path) -> None:

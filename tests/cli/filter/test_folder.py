@@ -77,7 +77,7 @@ def test_every_image_is_what_it_is_alone(
     for name in IMAGES:
         done(folder / name, alone / name, *words, "--device", device)
         assert (out / name).read_bytes() == (alone / name).read_bytes(), name
-    assert ran.line("in") == f"{folder}: 7 images; 2 other files left alone"
+    assert ran.line("in") == f"{folder}: 7 images; 2 other files left alone (.txt, hidden)"
     assert ran.line("out") == f"{out}: 7 images"
 
 
@@ -88,7 +88,9 @@ def test_the_report_says_what_was_done_how_fast_and_where_the_time_went(
         (folder / name).unlink()
     ran = done(folder, tmp_path / "out", *WORDS, "--out-dtype", "uint8", "--channels", "sum")
     pixels = 3 * (16 + 23 + 23) * 31
-    assert ran.line("kernel") == "laplacian, 3x3, bands summed, border reflect (edge pixel not repeated)"
+    assert ran.line("kernel") == (
+        "laplacian, 3x3, bands summed where there are several, border reflect (edge pixel not repeated)"
+    )
     assert ran.line("method") == "direct_naive (3 images)"
     assert ran.line("pixels") == f"{pixels / 1000:.1f} kB in, {pixels / 3000:.1f} kB out"
     read, written = (sum(path.stat().st_size for path in place.glob("[a-z]*.[pj]*g")) for place in
@@ -155,11 +157,19 @@ def test_bad_files_are_told_at_the_end_and_the_rest_is_done(
     np.testing.assert_array_equal(read_image(out / "turned.png").pixels, saturated(correlated(SMALL[::-1], LAPLACIAN)))
 
 
+def test_the_endings_of_other_files_are_named(folder: Path, tmp_path: Path, done: Callable[..., Ran]) -> None:
+    for name in ("a.HEIC", "b.heic", "c.webp", "README", "d.gif"):
+        (folder / name).touch()
+    wanted = f"{folder}: 7 images; 7 other files left alone (.heic, .gif, .txt, .webp, ...)"
+    assert done(folder, tmp_path / "out", *WORDS).line("in") == wanted
+
+
 def test_all_bad_is_told_too(tmp_path: Path, run: Callable[..., Ran]) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "empty.png").touch()
     ran = run(tmp_path / "in", tmp_path / "out", *WORDS)
     assert (ran.code, ran.line("method"), ran.line("pixels")) == (1, "none", "0 bytes in, 0 bytes out")
+    assert not {"rate", "limit", "stage"} & {text[:12].strip() for text in ran.out.splitlines()}
     assert "0 bytes" in ran.err
 
 
@@ -353,11 +363,11 @@ def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
     finally:
         running.kill()
     assert running.returncode == 130
-    assert [text.split()[0] for text in said.splitlines()] == ["in", "kernel", "memory"], "no report"
+    assert [text.split()[0] for text in said.splitlines()] == ["in", "kernel", "size", "memory"], "no report"
     there = [name for name in files(out) if name != NAME]
     assert 3 <= len(there) < 60
     assert re.fullmatch(
-        r"convforge: interrupted; waits until the images in work are finished\n"
+        r"convforge: interrupted; waits until the reads, filters and writes in work are finished\n"
         rf"convforge: interrupted; {len(there)} of 60 images were filtered, .* complete; the same command .*\n",
         complaint,
     )

@@ -115,7 +115,7 @@ def test_slides_are_filtered_where_a_format_is_named(tmp_path: Path, done: Calla
     kept(place, "a.tif", SMALL)
     ran = done(place, tmp_path / "out", *EDGES)
     assert ran.line("in").endswith(
-        "1 image; 1 other file left alone, 1 slide among them, which --format tif would filter"
+        "1 image; 1 other file left alone (.svs), 1 slide among them, which --format tif would filter"
     )
     assert names(tmp_path / "out") == ["a.tif"]
     assert done(place, tmp_path / "out", *EDGES, "--format", "tif").line("in") == f"{place}: 2 images"
@@ -129,7 +129,7 @@ def test_the_files_of_an_array_are_no_images(tmp_path: Path, done: Callable[...,
     array = zarr_array(place / "b.zarr", PIXELS, chunks=[64, 64])
     kept(array, "thumbnail.png", SMALL)
     ran = done(place, tmp_path / "out", *EDGES, "--recursive")
-    assert ran.line("in") == f"{place}: 1 image; 1 other file left alone"
+    assert ran.line("in") == f"{place}: 1 image; 1 other file left alone (.zarr)"
 
 
 def test_notes_and_losses_are_told_once_with_the_names(tmp_path: Path, done: Callable[..., Ran]) -> None:
@@ -147,7 +147,10 @@ def test_sub_folders_with_images_are_named(folder: Path, tmp_path: Path, run: Ca
     hint = "1 sub-folder with images left alone; --recursive filters it too"
     assert run(folder, tmp_path / "out", *EDGES).line("in") == f"{folder}: 6 images; {hint}"
     (folder / "notes.txt").touch()
-    assert run(folder, tmp_path / "out", *EDGES).line("in") == f"{folder}: 6 images; 1 other file left alone; {hint}"
+    assert (
+        run(folder, tmp_path / "out", *EDGES).line("in")
+        == f"{folder}: 6 images; 1 other file left alone (.txt); {hint}"
+    )
     assert "sub-folder" not in run(folder, tmp_path / "out", *EDGES, "--recursive").out
 
 
@@ -174,7 +177,7 @@ def test_an_interrupt_in_parts_names_the_image_and_its_units(
         signal.signal(signal.SIGINT, before)
     assert ran.code == 130
     first, last = ran.err.splitlines()
-    assert first == "convforge: interrupted; waits until the units in work are finished"
+    assert first == "convforge: interrupted; waits until the reads, filters and writes in work are finished"
     found = re.fullmatch(
         rf"convforge: interrupted; 5 of 6 images were filtered, and every image in OUT is complete; of "
         rf"{re.escape(str(out / 'tiled.tif'))} (\d+) of (\d+) units are finished; the same command does the rest", last

@@ -16,7 +16,7 @@ from tests.cli.filter.images import RANDOM
 from tests.imaging.pipeline.large import kept, names, recipe, zarr_array
 
 from convforge.cli import filter_forecast
-from convforge.cli.filter_forecast import SECONDS, Expected, bytes_of, size_text
+from convforge.cli.filter_forecast import SECONDS, Expected, size_text
 from convforge.imaging.pipeline.large import LargeFilter
 from convforge.imaging.selection import Selection
 
@@ -33,9 +33,9 @@ def pyramid(tmp_path: Path) -> Path:
     return tmp_path / "a.tif"
 
 
-def test_the_bytes_of_all_passes(pyramid: Path, tmp_path: Path) -> None:
+def test_the_traffic_of_all_passes(pyramid: Path, tmp_path: Path) -> None:
     run = LargeFilter(pyramid, tmp_path / "b.tif", recipe("box:3", out_dtype=np.dtype(np.uint16)))
-    assert [bytes_of(each) for each in run.passes] == [(96 * 64, 2 * 96 * 64), (2 * 96 * 64, 2 * 48 * 32)]
+    assert run.traffic == [(96 * 64, 2 * 96 * 64), (2 * 96 * 64, 2 * 48 * 32)]
     assert size_text(run) == (
         "reads 6.1 kB, writes 12.3 kB, uncompressed; for the reduced copies 12.3 kB and 3.1 kB more"
     )
@@ -45,7 +45,15 @@ def test_a_region_reads_its_neighbours_and_a_picked_channel_one_channel(tmp_path
     source = kept(tmp_path / "a.npy", np.zeros((3, 96, 64), np.uint8))
     part = Selection.of(region="10:20,0:5", channel=1)
     run = LargeFilter(source, tmp_path / "b.npy", recipe("box:3", axes="CYX", selection=part))
-    assert [bytes_of(each) for each in run.passes] == [(12 * 6, 10 * 5)]
+    assert run.traffic == [(12 * 6, 10 * 5)]
+
+
+def test_the_rate_counts_the_samples_that_are_read_and_not_the_whole_file(tmp_path: Path) -> None:
+    source = kept(tmp_path / "a.npy", IMAGE)
+    run = LargeFilter(source, tmp_path / "b.npy", recipe("box:3", selection=Selection.of(region="10:20,0:5")))
+    assert run.traffic == [(12 * 6, 10 * 5)]
+    outcome = run()
+    assert outcome.rate.bytes_per_second * outcome.seconds < IMAGE.nbytes / 2, "122 bytes, and time to publish"
 
 
 def test_size_comes_before_the_start(done: Callable[..., Ran], tmp_path: Path) -> None:
@@ -61,7 +69,10 @@ def test_notes_of_the_formats_come_before_the_start(run: Callable[..., Ran], tmp
     (source / "c" / "0" / "1").unlink()
     ran = run(source, tmp_path / "b.zarr", *EDGES)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.line("note").endswith("1 of 16 chunks are not stored; they are read as the fill value 0")
+    assert ran.line("note").endswith(
+        "1 of 16 chunks are not stored; they are read as the fill value 0, which is right for empty parts of an image; "
+        "if there should be pixels, copy the array again from its origin"
+    )
     assert ran.out.index("\nnote") < ran.out.index("\ndone")
 
 

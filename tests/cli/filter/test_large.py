@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from tests.cli.commands import Ran
 from tests.cli.filter.images import LAPLACIAN, RANDOM, correlated, kept, saturated
 from tests.imaging.pipeline.large import content, names, zarr_array
@@ -18,6 +20,7 @@ from convforge.backends.cpu import cpu_runtime
 from convforge.call import dispatch
 from convforge.cli import filter_large as command
 from convforge.imaging.pipeline import lanes, large, large_plan, passes
+from convforge.imaging.pipeline.large import LargeFilter
 
 IMAGE = RANDOM.integers(0, 256, (90, 70), dtype=np.uint8)
 EDGES = ("--kernel", "laplacian")
@@ -66,13 +69,31 @@ def test_a_result_that_loses_attributes_says_so(run: Callable[..., Ran], tmp_pat
     assert run(source, tmp_path / "b.zarr", *EDGES).err == ""
 
 
+def test_another_format_names_what_a_tiff_holds_beside_its_image(run: Callable[..., Ran], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"tile": (16, 16), "iccprofile": b"a profile", "metadata": None}
+    tifffile.imwrite(tmp_path / "a.tif", IMAGE, description="a leaf", datetime="2020:01:02 03:04:05", **options)
+    for name in ("b.npy", "b.zarr", "b.ome.zarr"):
+        ran = run(tmp_path / "a.tif", tmp_path / name, *EDGES, "--memory", "10MB")
+        lost = "description, ICC profile, tags (DateTime)"
+        assert (ran.code, ran.err) == (0, f"convforge: {tmp_path / name}: not kept: {lost}\n")
+    assert run(tmp_path / "a.tif", tmp_path / "b.tif", *EDGES).err == ""
+
+
 @pytest.mark.parametrize(
     ("code", "words", "says"),
     [
-        (1, ("a.zarr", "b.png"), ("b.png", "is not written in parts", ".zarr, .ome.zarr, .npy, .tif, .ome.tif, ")),
-        (1, ("a.zarr", "b.svs"), ("b.svs", "is not written in parts", ".ome.tif, ")),
+        (
+            1,
+            ("a.zarr", "b.png"),
+            ("b.png", "is not written in parts", ".zarr, .ome.zarr, .npy, .tif, ", "make .png of it"),
+        ),
+        (2, ("a.zarr", "b.svs"), ("b.svs: .svs is only read; write b.tif, or b.ome.tif for OME-TIFF",)),
         (1, ("a.png", "b.zarr"), ("a.png", "cannot be read in parts", ".zarr, .ome.zarr, .npy, .tif, ")),
-        (1, ("a.png", "b.png", "--memory", "1GB"), ("a.png", "cannot be read in parts")),
+        (
+            1,
+            ("a.png", "b.png", "--memory", "1GB"),
+            ("a.png: cannot be read in parts", "leave --memory out", ".npy, .tif"),
+        ),
         (1, ("none.zarr", "b.zarr"), ("none.zarr: no such file",)),
         (1, ("empty.zarr", "b.zarr"), ("empty.zarr: holds no zarr.json",)),
         (1, ("group.zarr", "b.zarr"), ("group.zarr: is a Zarr group; name an array in it, such as", "group.zarr/0")),
@@ -139,8 +160,6 @@ def test_a_damaged_chunk_is_named(run: Callable[..., Ran], source: Path, tmp_pat
 def test_an_interrupted_run_says_how_to_continue(
     run: Callable[..., Ran], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from convforge.imaging.pipeline.large import LargeFilter
-
     call = LargeFilter.__call__
 
     def interrupted(self: Any, watch: Any) -> Any:
@@ -161,6 +180,33 @@ def test_an_interrupted_run_says_how_to_continue(
     ran = run(*words)
     assert "of 18 were finished before" in ran.line("units")
     np.testing.assert_array_equal(content(tmp_path / "b.zarr"), saturated(correlated(IMAGE, LAPLACIAN)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is POSIX's")
+def test_ctrl_c_says_at_once_that_the_work_of_its_threads_is_waited_for(
+    run: Callable[..., Ran], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = LargeFilter.__call__
+
+    def interrupted(self: Any, watch: Any) -> Any:
+        def stop(done: int, total: int, label: str) -> None:
+            watch(done, total, label)
+            if done >= 4:
+                signal.raise_signal(signal.SIGINT)
+
+        return call(self, stop)
+
+    monkeypatch.setattr(LargeFilter, "__call__", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        ran = run(source, tmp_path / "b.zarr", *EDGES, "--memory", "20kB")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    first, last = ran.err.splitlines()
+    assert (ran.code, first) == (
+        130, "convforge: interrupted; waits until the reads, filters and writes in work are finished"
+    )  # fmt: skip
+    assert last.endswith(" of 18 units are finished; the same command does the rest")
 
 
 def test_several_devices_are_named(

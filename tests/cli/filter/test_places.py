@@ -118,6 +118,35 @@ def test_the_result_is_what_its_name_promises(tmp_path: Path, done: Callable[...
         np.testing.assert_array_equal(file.asarray(), IMAGE)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tiled.tif", "b.svs"),
+        ("tiled.tif", "b.SVS", "--memory", "1GB"),
+        ("tiled.tif", "b.ndpi", "--format", "tif"),
+        ("a.svs", "b.scn"),
+        ("a.png", "b.lsm"),
+        ("-", "b.stk"),
+        ("slices", "b.svs"),
+    ],
+)
+def test_a_format_that_is_only_read_is_refused_with_what_to_write(
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiled.tif", "a.svs"):
+        written(tmp_path, name, tile=(16, 16))
+    (tmp_path / "slices").mkdir()
+    for name in ("a.png", "slices/0.png", "slices/1.png"):
+        write_image(tmp_path / name, Image(IMAGE))
+    before = names(tmp_path)
+    suffix = Path(words[1]).suffix.lower()
+    says = f"{words[1]}: {suffix} is only read; write b.tif, or b.ome.tif for OME-TIFF"
+    refused(2, *words, "--kernel", "box:3", says=(says,))
+    refused(2, "a.svs", "a.png", "b.svs", "--kernel", "box:3", says=("OUT must name one; b.svs names an image",))
+    assert names(tmp_path) == before
+
+
 @pytest.mark.parametrize("memory", [(), ("--memory", "1GB")])
 @pytest.mark.parametrize(
     ("words", "says"),

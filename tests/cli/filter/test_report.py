@@ -56,15 +56,38 @@ def test_bands_are_told_where_there_are_several(tmp_path: Path, done: Callable[.
     assert done(gray, tmp_path / "b.png", *words).line("kernel").endswith("3x3, border zeros")
     assert done(colours, tmp_path / "b.png", *words, "--gray").line("kernel").endswith("3x3, border zeros")
     assert done(colours, tmp_path / "b.png", *words).line("kernel").endswith("3x3, each band by itself, border zeros")
+    assert done(colours, tmp_path / "b.png", *words, "--channels", "sum").line("kernel").count("3x3, bands summed, ")
+    assert done(gray, tmp_path / "b.png", *words, "--channels", "sum").line("kernel").endswith("3x3, border zeros")
+    clear = kept(tmp_path, "clear.tif", SMALL[..., 0], alpha=SMALL[..., 1])
+    for memory in ((), ("--memory", "1MB")):
+        line = done(clear, tmp_path / "b.tif", *words, *memory).line("kernel")
+        assert line.endswith("3x3, border zeros"), "alpha is not filtered"
     whole = [
         (gray, (), ""),
         (colours, ("--region", ":9,:9"), ", each band by itself"),
         (colours, ("--channel", "0"), ""),
+        (colours, ("--channels", "sum"), ", bands summed"),
+        (gray, ("--channels", "sum"), ""),
     ]
     for source, more, bands in whole:
         array = np.asarray(read_image(source).pixels)
         np.save(tmp_path / "a.npy", array[..., 0] if array.shape[-1] == 1 else array)
         ran = done(tmp_path / "a.npy", tmp_path / "b.npy", *words, "--memory", "1MB", *more)
+        assert ran.line("kernel").endswith(f"3x3{bands}, border zeros")
+
+
+def test_a_folder_tells_of_bands_what_is_true_of_every_image(tmp_path: Path, done: Callable[..., Ran]) -> None:
+    (tmp_path / "in").mkdir()
+    kept(tmp_path / "in", "gray.png", SMALL[..., 0])
+    kept(tmp_path / "in", "colours.png", SMALL)
+    cases = {
+        (): ", each band by itself where there are several",
+        ("--channels", "sum"): ", bands summed where there are several",
+        ("--gray",): "",
+        ("--gray", "--channels", "sum"): "",
+    }
+    for more, bands in cases.items():
+        ran = done(tmp_path / "in", tmp_path / "out", "--kernel", "box:3", "--border", "zeros", *more)
         assert ran.line("kernel").endswith(f"3x3{bands}, border zeros")
 
 

@@ -45,6 +45,12 @@ def test_gray_magnitude_and_scale(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "b.npy"), np.abs(sums) / 4, rtol=1e-12, atol=1e-12)
 
 
+def test_a_format_that_is_only_read_is_refused_with_what_to_write(source: Path, tmp_path: Path) -> None:
+    for target in (tmp_path / "b.svs", "s3://images/b.svs"):
+        with pytest.raises(ImageError, match=r"\.svs is only read; write b\.tif, or b\.ome\.tif for OME-TIFF"):
+            convforge.filter_large(source, target, "box:3", axes="TZYX")
+
+
 @pytest.mark.parametrize("suffix", [".tif", "PNG"])
 def test_a_folder_of_slices(source: Path, tmp_path: Path, suffix: str) -> None:
     convforge.filter_large(source, tmp_path / "out", "box:3", axes="TZYX", time=0, slices=suffix)

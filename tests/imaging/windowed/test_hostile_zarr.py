@@ -441,7 +441,10 @@ def test_lost_chunks_are_counted(tmp_path: Path, more: Any) -> None:
     (source / "0" / name).unlink()
     (source / "0" / "note.txt").write_text("")
     reader = open_windows(source)
-    wanted = f"{source}: 1 of 4 chunks are not stored; they are read as the fill value 0"
+    wanted = (
+        f"{source}: 1 of 4 chunks are not stored; they are read as the fill value 0, which is right for empty parts of "
+        "an image; if there should be pixels, copy the array again from its origin"
+    )
     assert FORMAT.source_notes(reader) == (wanted,)
     assert not reader.read((slice(16, 20), slice(0, 16))).any()
     assert FORMAT.source_notes(open_windows(kept(tmp_path / "b.npy", IMAGE))) == ()

@@ -230,7 +230,8 @@ def test_the_fingerprint_covers_names_versions_and_metadata(s3: S3, tmp_path: Pa
     reader = open_windows(url)
     seen.append(reader.fingerprint())
     assert FORMAT.source_notes(reader) == (
-        "s3://images/a.zarr: 1 of 6 chunks are not stored; they are read as the fill value 0",
+        "s3://images/a.zarr: 1 of 6 chunks are not stored; they are read as the fill value 0, which is right for empty "
+        "parts of an image; if there should be pixels, copy the array again from its origin",
     )
     text = s3.client.get_object(Bucket=BUCKET, Key="a.zarr/zarr.json")["Body"].read()
     s3.client.put_object(Bucket=BUCKET, Key="a.zarr/zarr.json", Body=text.replace(b'"fill_value":0', b'"fill_value":1'))
@@ -338,7 +339,9 @@ def test_http_is_read(http: str, tmp_path: Path, version: str) -> None:
     assert reader.layout == open_windows(local).layout
     np.testing.assert_array_equal(reader.read(EVERYTHING), IMAGE)
     assert FORMAT.source_notes(reader) == (
-        f"{url}: the store has no listing; chunks that are not stored are read as the fill value",
+        f"{url}: the store has no listing, so chunks that are not stored cannot be counted; they are read as the fill "
+        "value 0, which is right for empty parts of an image; if there should be pixels, copy the array again from its "
+        "origin",
     )
     before = reader.fingerprint()
     assert before == open_windows(url).fingerprint()

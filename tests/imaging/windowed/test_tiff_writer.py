@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.imaging.windowed.windows import (
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed import Layout, Url, format_of, open_windows
 from convforge.imaging.windowed import tiff as module
+from convforge.imaging.windowed.tiff.storage import Storage
 
 SHAPES: dict[str, tuple[int, ...]] = {"gray": (70, 100), "contig": (70, 100, 3), "separate": (3, 70, 100)}
 GRIDS: tuple[dict[str, Any], ...] = ({"tile": (32, 48)}, {"rowsperstrip": 16})
@@ -67,6 +69,29 @@ def test_storage_is_kept(tmp_path: Path, codec: str | None, order: Any, big: boo
         else:
             assert notes == ()
             np.testing.assert_array_equal(result, whole(source))
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize(
+    "codec", ["lzw", "zlib", "zstd", "packbits", "lzma", "lerc", "png", "webp", "jpegxl", "jpeg2000"]
+)
+def test_what_cannot_be_compressed_is_encoded_all_the_same(tmp_path: Path, codec: str, dtype: str) -> None:
+    if codec == "webp" and dtype != "uint8":
+        return  # WebP has samples of 8 bits only
+    array = np.random.default_rng(3).integers(0, np.iinfo(dtype).max, (150, 300, 3), dtype=dtype, endpoint=True)
+    for grid in ({"tile": (16, 16)}, {"tile": (128, 256)}, {"rowsperstrip": 1}, {"rowsperstrip": 150}):
+        kept(tmp_path / "a.tif", array, "contig", compression=codec, **grid)
+        copied(tmp_path / "a.tif", tmp_path / "b.tif")
+        np.testing.assert_array_equal(tifffile.imread(tmp_path / "b.tif"), tifffile.imread(tmp_path / "a.tif"))
+        assert storage(tmp_path / "b.tif") == storage(tmp_path / "a.tif")
+
+
+@pytest.mark.thorough  # LZMA takes ten seconds
+def test_a_large_tile_of_noise_in_lzma(tmp_path: Path) -> None:
+    tile = np.random.default_rng(3).integers(0, 2**16, (3400, 3400), dtype=np.uint16)
+    storage = Storage(tile.dtype, 1, False, (3400, 3400), 0, 34925, 1, "<", False, False)
+    assert lzma.decompress(storage.encoded(tile[..., np.newaxis])) == tile.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "int64", "float16", "float32", "float64"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -40,10 +40,20 @@ CODECS_THAT_GIVE_RGB = (6, 7)  # JPEG's decoder converts YCbCr to RGB, that of J
 # Aperio's JPEG 2000 of this number holds YCbCr, whatever the tag of the colours says; OpenSlide reads it so too.
 APERIO_YCBCR = 33003
 
+READ_ONLY = (".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk")
+"""Suffixes of the TIFF files of scanners and microscopes, which are read in parts and not written."""
+
 # Largest ratio of each compression: none, LZW (a table of growing strings), Deflate, PackBits. All others
 # (LZMA, LERC, wavelets) get the ratio of Zstandard, which is the largest: a block of 128 KiB in 4 bytes.
 BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
 LOOSEST_RATIO = 2**15
+
+
+def refuse_read_only(place: object) -> None:
+    """Raise ``ImageError``, which names a suffix to write instead, if a path or a URL has one of `READ_ONLY`."""
+    name = PurePath(str(place))
+    if (suffix := name.suffix.lower()) in READ_ONLY:
+        raise ImageError(f"{place}: {suffix} is only read; write {name.stem}.tif, or {name.stem}.ome.tif for OME-TIFF")
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:

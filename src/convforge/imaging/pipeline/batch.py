@@ -173,7 +173,7 @@ class Batch:
         self._journal.record(source, state, job.target)
         self._heap.trim()
         return Written(
-            image.pixels.nbytes, result.pixels.nbytes, _stored(source), _stored(job.target),
+            image.pixels.nbytes, result.pixels.nbytes, stored(source), stored(job.target),
             convolved.plan.algorithm.name, not_kept(job.target, result),
         )  # fmt: skip
 
@@ -188,12 +188,12 @@ class Batch:
             self._clock.add(UNIT_STAGES.get(step, step), seconds)
         self._journal.record(job.source, state, job.target)
         return Written(
-            run.reader.layout.nbytes, run.result.nbytes, _stored(job.source), _stored(job.target), run.passes[0].method,
+            run.reader.layout.nbytes, run.result.nbytes, stored(job.source), stored(job.target), run.passes[0].method,
             outcome.lost, outcome.units + outcome.resumed, notes,
         )  # fmt: skip
 
 
-def _stored(place: Place) -> int:
+def stored(place: Place) -> int:
     """Return the bytes of a file, or of all files of an array in a folder; 0 for a URL."""
     if isinstance(place, Url):
         return 0

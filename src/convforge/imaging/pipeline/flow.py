@@ -105,8 +105,8 @@ def flow(
     """Pass every item through `load`, `compute` and `store`; yield (item, finished future).
 
     The caller's thread iterates over `items`, as far as :class:`Room` allows, then one for each item received. If the
-    caller stops early or is interrupted, items in work are completed and no others begin. `load` and `store` run on at
-    most `workers` threads, `compute` on one thread per lane, inside the lane's context. The caller's thread
+    caller stops early or is interrupted, each thread completes its step, and no other step begins. `load` and `store`
+    run on at most `workers` threads, `compute` on one thread per lane, inside the lane's context. The caller's thread
     calls `size` before an item is loaded; `nbytes` limits the bytes of all items, except that a single item always
     enters. A caller who knows how many items fit into memory gives `most`; the default keeps all threads busy. Without
     `ordered`, items are yielded in the order of completion.

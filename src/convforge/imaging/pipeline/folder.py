@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from convforge.imaging.files import WRITABLE_SUFFIXES
+from convforge.imaging.formats.tiff import READ_ONLY
 from convforge.imaging.windowed import Place, tiff, zarr
 
 # The stages of an image in order, each with the threads that run it: file threads or lanes of the device.
@@ -28,7 +30,7 @@ UNIT_STAGES = {"read": "decode", "gray": "decode", "widen": "decode", "convert":
 
 # Suffixes of images that are read, and written under the same name; SLIDES are read only.
 SUFFIXES = (*WRITABLE_SUFFIXES, *(suffix for suffix in tiff.FORMAT.suffixes if suffix not in WRITABLE_SUFFIXES))
-SLIDES = tiff.FORMAT.reads
+SLIDES = READ_ONLY
 
 
 class Job(NamedTuple):
@@ -41,12 +43,13 @@ class Job(NamedTuple):
 class Listing(NamedTuple):
     """The images of a folder in order of their names, and errors of unreadable folders.
 
-    `left_alone` is the number of other files and Zarr arrays, `slides` that of the slides among them, which only
-    another format can hold. `subfolders` is the number of sub-folders that hold images and are not looked into.
+    `left_alone` are the numbers of other files and Zarr arrays by their suffix, in small letters, or "hidden" or "no
+    ending"; `slides` is that of the slides among them, which only another format can hold. `subfolders` is the number
+    of sub-folders that hold images and are not looked into.
     """
 
     jobs: tuple[Job, ...]
-    left_alone: int
+    left_alone: Mapping[str, int]
     slides: int = 0
     subfolders: int = 0
     unreadable: tuple[OSError, ...] = ()
@@ -79,12 +82,12 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
         raise ValueError(f"{out}: is a file, and {folder} is a folder; name a folder for the results")
     if os.path.realpath(out) == os.path.realpath(folder):
         raise ValueError(f"{out}: is the folder of the images, which would be overwritten; name another")
-    jobs, left_alone, slides, unreadable = list[Job](), 0, 0, list[OSError]()
+    jobs, left_alone, slides, unreadable = list[Job](), Counter[str](), 0, list[OSError]()
     known = SUFFIXES if suffix is None else SUFFIXES + SLIDES
     for path in _files(folder, out, recursive, unreadable):
         kind = path.suffix.lower()
         if path.name.startswith(".") or kind not in known:
-            left_alone += 1
+            left_alone["hidden" if path.name.startswith(".") else kind or "no ending"] += 1
             slides += kind in SLIDES and not path.name.startswith(".")
             continue
         target = out / path.relative_to(folder)

@@ -22,7 +22,7 @@ from convforge.imaging.pipeline.flow import flow, quick_turns
 from convforge.imaging.pipeline.heap import Heap
 from convforge.imaging.pipeline.journal import Journal
 from convforge.imaging.pipeline.lanes import Clock, HostRing, Lane
-from convforge.imaging.pipeline.large_plan import LargePlan
+from convforge.imaging.pipeline.large_plan import LargePlan, traffic_of
 from convforge.imaging.pipeline.passes import Computed, Loaded, Pass, lanes_on
 from convforge.imaging.windowed import Url, Windows, WindowWriter
 from convforge.imaging.windowed.result import inode_of, publish, remove, remove_replaced
@@ -65,7 +65,7 @@ class LargeFilter(LargePlan):
         interrupt the finished units stay, and the same run continues.
         """
         clock = clock or Clock()
-        lost = self.format.lost(self.file, self.result)  # now: the result may replace the source
+        lost = self.lost  # now: the result may replace the source
         journal = self._journal()
         try:
             if self._is_published(journal):
@@ -207,7 +207,7 @@ class LargeFilter(LargePlan):
     ) -> Iterator[int]:  # fmt: skip
         """Compute the units of a pass that are left; yield the bytes in and out of each. Its first unit is `first`."""
         convolvers = {device: step.recipe.convolver(clock, device) for device in self.devices}
-        share = step.source.nbytes // len(step.division)
+        share = traffic_of(step)[0] // len(step.division)
         ring = HostRing(runtime_of(self.devices[0]), step.buffer_bytes)
 
         def load(number: int) -> Loaded:

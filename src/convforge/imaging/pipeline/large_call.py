@@ -11,13 +11,14 @@ import numpy as np
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others, whole_number
 from convforge.imaging.axes import Axes
 from convforge.imaging.files import WRITABLE_SUFFIXES
-from convforge.imaging.filtering import ELSEWHERE, kernel_array
+from convforge.imaging.filtering import ELSEWHERE
 from convforge.imaging.image import Array
 from convforge.imaging.kernels import lengths_along, load_kernel
 from convforge.imaging.pipeline.large import LargeFilter, Outcome, Watch
 from convforge.imaging.pipeline.large_plan import spacing_of
 from convforge.imaging.pipeline.recipe import Depth, Recipe
 from convforge.imaging.selection import Selection
+from convforge.imaging.weights import kernel_array
 from convforge.imaging.windowed import Place, local, place_of
 from convforge.imaging.windowed.slices import SliceFolder
 from convforge.problem import padding_mode_of

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from convforge.algorithms.contract import Plan
 from convforge.backends.cache import cache_root, make_private
 from convforge.call.dispatch import devices_of, runtime_of
 from convforge.imaging.axes import Axes
+from convforge.imaging.files import WRITABLE_SUFFIXES
+from convforge.imaging.formats.tiff import refuse_read_only
 from convforge.imaging.image import ImageError, is_sample_dtype
 from convforge.imaging.pipeline.lanes import memory_share
 from convforge.imaging.pipeline.passes import Limits, Pass
@@ -84,7 +87,10 @@ class LargePlan:
         self.letters, named = letters, bool(recipe.axes or file.layout.axes)
         if recipe.selection is not None:
             if recipe.depth is not None and recipe.selection.z is not None:
-                raise ValueError("--z goes with filters of planes; one along Z reads all planes")
+                raise ValueError(
+                    "--z goes with filters of planes, and this kernel reaches along Z; filter all, then take some "
+                    "of the result with --kernel identity --z"
+                )
             self.reader = Selected(file, recipe.selection, letters)
             letters = self.reader.layout.axes
         source_layout = respaced(self.reader.layout, letters, recipe.spacing or {})
@@ -116,6 +122,12 @@ class LargePlan:
             found += (f"The spacing along Z is not used: the axes of {self.source} are {self.letters}.",)
         return (read.source_notes(self.file) if read else ()) + found
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of what the file holds and the result does not."""
+        found, read = self.format.lost(self.file, self.result), format_of(self.source, self.formats)
+        return found if read is None or read is self.format else (*found, *read.beside(self.file, self.result))
+
     def _part(self, letters: str) -> tuple[slice, slice] | None:
         """Return the rows and columns of the filter's result that are wanted; None for all."""
         selection, sizes = self.recipe.selection, dict(zip(letters, self.reader.layout.shape, strict=True))
@@ -139,6 +151,11 @@ class LargePlan:
         return sum(len(each.division) for each in self.passes)
 
     @property
+    def traffic(self) -> list[tuple[int, int]]:
+        """Bytes of the samples that each pass reads and writes; halos, which are read again, do not count."""
+        return [traffic_of(each) for each in self.passes]
+
+    @property
     def needs(self) -> int:
         """Bytes of the units in work."""
         return max(each.needs for each in self.passes)
@@ -146,8 +163,12 @@ class LargePlan:
     def _target_format(self, formats: Sequence[WindowFormat]) -> WindowFormat:
         """Return the target's format, and set its place: the target of a symbolic link is replaced, not the link."""
         target, kind = self.target, format_of(self.target, formats)
+        refuse_read_only(target)
         if kind is None or target.suffix.lower() not in kind.suffixes:
-            raise ImageError(f"{target}: is not written in parts; name it {suffixes_of(formats)}")
+            hint = ""
+            if (suffix := target.suffix.lower()) in WRITABLE_SUFFIXES:
+                hint = f"; of a small result, write .tif, and make {suffix} of it by --kernel identity"
+            raise ImageError(f"{target}: is not written in parts; name it {suffixes_of(formats)}{hint}")
         self.place: Place = target if isinstance(target, Url) else Path(os.path.realpath(target))
         check_places(self.source, target)
         if isinstance(target, Url):
@@ -201,6 +222,16 @@ class LargePlan:
         if isinstance(self.reader, Selected):
             return decoded(self.reader.shape_in_file(shape), self.reader.file.layout)
         return decoded(shape, self.reader.layout)
+
+
+def traffic_of(step: Pass) -> tuple[int, int]:
+    """Return the bytes of the samples that a pass reads and writes; halos, which are read again, do not count."""
+    whole = step.division.window(tuple(slice(0, size) for size in step.division.shape_out))
+    read = 1
+    for letter, part in whole.region.items():
+        seen = whole.reaches[letter].inside if letter in whole.reaches else part
+        read *= seen.stop - seen.start
+    return read * step.source.dtype.itemsize, prod(step.result.shape) * step.result.dtype.itemsize
 
 
 def spacing_of(source: str | Place, axes: str | None) -> dict[str, float | None]:

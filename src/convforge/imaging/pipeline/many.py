@@ -14,9 +14,10 @@ from convforge.algorithms import find
 from convforge.call.arguments import IntPair, check_word, refuse_others, whole_number
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
-from convforge.imaging.filtering import ELSEWHERE, FilterOptions, filter_problem, kernel_array, result_shape
+from convforge.imaging.filtering import ELSEWHERE, FilterOptions, filter_problem, result_shape
 from convforge.imaging.pipeline.flow import Size, flow
 from convforge.imaging.pipeline.lanes import Clock, Convolver, Lane, lanes_of, memory_share
+from convforge.imaging.weights import kernel_array
 from convforge.peers import every_algorithm
 from convforge.problem.types import itemsize
 

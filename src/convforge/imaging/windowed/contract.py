@@ -171,8 +171,9 @@ class WindowFormat:
     place, of that source. `create` makes an empty array of such a layout, with the compression and the attributes of
     the source as far as it can, and returns its writer; `reopen` returns the writer of such an array again. `is_own` is
     true for a path that holds an array of this format, which a result may replace. `lost` names what of a source a
-    result of this layout does not keep. Before a run the user is shown `notes` on a result of this layout, and
-    `source_notes` on a source.
+    result of this layout does not keep; `beside` names what a source of this format holds beside the image, which a
+    result of this layout in another format does not keep. Before a run the user is shown `notes` on a result of this
+    layout, and `source_notes` on a source.
     """
 
     name: str
@@ -187,4 +188,5 @@ class WindowFormat:
     written_schemes: frozenset[str] = frozenset()  # of URLs that it writes
     notes: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=lambda source, layout: ())
     source_notes: Callable[[WindowReader], tuple[str, ...]] = field(default=lambda source: ())
+    beside: Callable[[WindowReader, Layout], tuple[str, ...]] = field(default=lambda source, layout: ())
     reads: tuple[str, ...] = ()  # suffixes of files that it reads and does not write

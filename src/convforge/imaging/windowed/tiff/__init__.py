@@ -7,11 +7,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from convforge.imaging.formats.tiff import READ_ONLY
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed.byte_ranges import SCHEMES
 from convforge.imaging.windowed.contract import Layout, Place, WindowFormat, WindowReader
 from convforge.imaging.windowed.tiff.codec_memory import decoding_bytes, encoding_bytes
-from convforge.imaging.windowed.tiff.create import create, description_of, is_ome, lost, notes, reopen
+from convforge.imaging.windowed.tiff.create import beside, create, description_of, is_ome, lost, notes, reopen
 from convforge.imaging.windowed.tiff.directories import MOST_DIRECTORIES
 from convforge.imaging.windowed.tiff.reader import TiffReader
 from convforge.imaging.windowed.tiff.storage import PageForm, arranged, storage_of
@@ -77,5 +78,5 @@ def source_notes(source: WindowReader) -> tuple[str, ...]:
 
 FORMAT = WindowFormat(
     "TIFF", (".tif", ".tiff", ".tf2", ".tf8", ".btf"), is_tiff, TiffReader, checked, create, reopen, lost, SCHEMES,
-    notes=notes, source_notes=source_notes, reads=(".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".lsm", ".stk"),
+    notes=notes, source_notes=source_notes, beside=beside, reads=READ_ONLY,
 )  # fmt: skip

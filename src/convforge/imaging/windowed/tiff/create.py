@@ -254,6 +254,23 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     return found + (("ImageJ's description",) if changed else ())
 
 
+def beside(source: WindowReader, layout: Layout) -> tuple[str, ...]:
+    """Return what a TIFF holds beside its image: further images, tags, a profile, the scanner's description.
+
+    The tag Software, which every library writes, is not named.
+    """
+    if not isinstance(source, TiffReader):
+        return ()
+    metadata = metadata_of(layout, source)
+    tags = exif.pack_block({code: tag for code, tag in exif.main_of(metadata.exif).items() if code != SOFTWARE})
+    found = source.series.lost + metadata.left
+    structured = source.is_slide or source.file.is_ome or source.file.is_imagej or source.file.is_shaped
+    found += ("description",) if source.first.description and not structured else ()
+    found += ("ICC profile",) if metadata.icc_profile is not None else ()
+    found += () if tags is None else (exif.in_words(tags),)
+    return found + (("the scanner's description",) if source.is_slide else ())
+
+
 def notes(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     """Return what a user should know before a result of this layout is written."""
     from tifffile import COMPRESSION

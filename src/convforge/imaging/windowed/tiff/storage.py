@@ -21,7 +21,7 @@ TILE = 512
 LARGEST_SEGMENT = 2**25  # bytes of a strip or tile; of larger ones of the source, tiles of TILE are made
 ROWS = 2**20  # bytes of rows of uncompressed strips that are written at once
 
-NONE, LZW, JPEG, DEFLATE, PACKBITS, JPEG_2000, ZSTD, WEBP = 1, 5, 7, 8, 32773, 34712, 50000, 50001
+NONE, LZW, JPEG, DEFLATE, PACKBITS, JPEG_2000, LZMA, ZSTD, WEBP = 1, 5, 7, 8, 32773, 34712, 34925, 50000, 50001
 
 # Compressions that are read under several numbers, and the one that is written.
 WRITTEN_AS = {6: JPEG, 33007: JPEG, 33003: JPEG_2000, 33004: JPEG_2000, 33005: JPEG_2000, 32946: DEFLATE,
@@ -36,6 +36,11 @@ LOSSLESS: dict[int, dict[str, Any]] = {
     PACKBITS: {"axis": -2},
 }
 JPEG_QUALITY = 95
+
+# Room for noise in LZMA beyond its samples: the share of them, and bytes. The bound that imagecodecs takes,
+# `lzma_stream_buffer_bound`, holds for chunks of 64 KiB. The encoder that it calls makes smaller ones, whose headers
+# take about 55 bytes per MiB, and noise of more than about 20 MB does not fit.
+LZMA_SHARE, LZMA_LEAST = 2**12, 2**10
 
 HORIZONTAL, FLOATING = 2, 3  # predictors
 
@@ -164,7 +169,8 @@ class Storage:
             stored = TIFF.PREDICTORS[self.predictor](stored, axis=-2)
         if self.compression == NONE:
             return stored.tobytes()
-        return bytes(TIFF.COMPRESSORS[self.compression](stored, **self.arguments))
+        room = {"out": stored.nbytes + stored.nbytes // LZMA_SHARE + LZMA_LEAST} if self.compression == LZMA else {}
+        return bytes(TIFF.COMPRESSORS[self.compression](stored, **self.arguments, **room))
 
 
 def storage_of(layout: Layout, source: WindowReader, name: str = "") -> Storage:

@@ -279,17 +279,25 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
 
 
 def source_notes(source: WindowReader) -> tuple[str, ...]:
-    """Return how many chunks of a Zarr source are not stored: they may be empty on purpose, or lost."""
+    """Return how many chunks of a Zarr source are not stored, which may be empty or lost, and what to do."""
     if not isinstance(source, ZarrReader):
         return ()
+    fill = source.array.node.fill_value
+    remedy = (
+        "which is right for empty parts of an image; if there should be pixels, copy the array again from its origin"
+    )
     if source.missing is None:
-        return (f"{source.path}: the store has no listing; chunks that are not stored are read as the fill value",)
+        return (
+            f"{source.path}: the store has no listing, so chunks that are not stored cannot be counted; they are read "
+            f"as the fill value {fill}, {remedy}",
+        )
     missing, total = source.missing
     if not missing:
         return ()
     kind = "chunks" if source.array.layout.chunks == source.array.layout.shards else "shards"
-    fill = source.array.node.fill_value
-    return (f"{source.path}: {missing} of {total} {kind} are not stored; they are read as the fill value {fill}",)
+    return (
+        f"{source.path}: {missing} of {total} {kind} are not stored; they are read as the fill value {fill}, {remedy}",
+    )
 
 
 FORMAT = WindowFormat(
