@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 import convforge
-from convforge.imaging.filtering import kernel_array
 from convforge.imaging.image import Array
 from convforge.imaging.pipeline.lanes import Clock
 from convforge.imaging.pipeline.large import LargeFilter, Outcome
 from convforge.imaging.pipeline.recipe import Recipe
+from convforge.imaging.weights import kernel_array
 from convforge.imaging.windowed import Layout, Place, Region, Url, WindowFormat, WindowReader
 
 PERIOD, REPEATS = 2048, 6  # pixels; windows of up to (REPEATS - 1) periods are one copy
