@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from convforge.imaging.pipeline.folder import Listing, list_folder
+from convforge.imaging.pipeline.folder import Listing, limit_of, list_folder, shares_of
 
 
 @pytest.fixture
@@ -122,3 +122,11 @@ def test_a_folder_that_cannot_be_looked_into_is_told(
     found = list_folder(folder, tmp_path / "out", recursive=True)
     assert [Path(error.filename).name for error in found.unreadable] == ["deeper"]
     assert len(found.jobs) == 5
+
+
+def test_the_limit_is_the_longest_stage_of_the_busiest_threads() -> None:
+    shares = shares_of({"decode": 6.0, "encode": 3.0, "filter": 4.0}, 10.0, {"files": 2, "lanes": 1})
+    assert [share.of_time for share in shares] == [0.3, 0.4, 0.15]
+    assert limit_of(shares) == "decode: the longest work of 2 threads for reading and writing, busy 45% of the time"
+    shares = shares_of({"decode": 6.0, "first call": 5.0}, 10.0, {"files": 2, "lanes": 1})
+    assert limit_of(shares).endswith("cache): the longest work of 1 lane of the device, busy 50% of the time")

@@ -183,6 +183,7 @@ def limit_of(shares: Sequence[Share]) -> str:
     whose = max(together, key=together.__getitem__)
     most = max((share for share in shares if STAGES[share.stage] == whose), key=lambda share: share.seconds)
     kind = f"{'thread' if whose == FILES else 'lane'}{'' if most.threads == 1 else 's'}"
-    at = "reading and writing" if whose == FILES else "of the device"
+    at = "for reading and writing" if whose == FILES else "of the device"
     what = " (kernels compiled or read from the cache)" if most.stage == "first call" else ""
-    return f"{most.stage}{what}: {most.threads} {kind} {at} at work {together[whose]:.0%} of the time, on that most"
+    busy = f"busy {together[whose]:.0%} of the time"
+    return f"{most.stage}{what}: the longest work of {most.threads} {kind} {at}, {busy}"
