@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from convforge.imaging.pipeline.large_plan import LargePlan
 
 # The expected time is printed so many seconds and units after the first unit, which waits for compilers and caches.
+# Each further line comes after twice the time of the one before.
 SECONDS, UNITS = 5.0, 4
 
 
@@ -49,7 +50,7 @@ def disk_warning(run: LargePlan, finished: int) -> str:
 
 @contextmanager
 def watched(run: LargePlan) -> Iterator[Watch]:
-    """Show the progress of a run: a bar on a terminal, elsewhere one line with the expected time."""
+    """Show the progress of a run: a bar on a terminal, elsewhere lines with the expected time."""
     from rich.console import Console
 
     with progress(measuring=False) as bar:
@@ -57,10 +58,10 @@ def watched(run: LargePlan) -> Iterator[Watch]:
 
 
 class Expected:
-    """Prints once, when some units are done, how long the others will take: by their bytes, at the same rate."""
+    """Prints, when some units are done, how long the others will take: by their bytes, at the same rate."""
 
     def __init__(self, run: LargePlan, clock: Callable[[], float] = monotonic) -> None:
-        self._clock, self._printed = clock, False
+        self._clock, self._next = clock, SECONDS
         self._finished: int | None = None  # units of an earlier run
         self._begin: tuple[float, int] | None = None  # when the first unit of this run was done
         self._passes = [(len(each.division), sum(moved)) for each, moved in zip(run.passes, run.traffic, strict=True)]
@@ -74,9 +75,9 @@ class Expected:
             self._begin = (now, done) if done > self._finished else None
             return
         begin, before = self._begin
-        if self._printed or done == total or now - begin < SECONDS or done - before < self._least:
+        if done == total or now - begin < self._next or done - before < self._least:
             return
-        self._printed = True
+        self._next = 2 * (now - begin)
         left, moved = self._bytes(total) - self._bytes(done), self._bytes(done) - self._bytes(before)
         seconds = (now - begin) * left / moved
         line("expected", f"{time_text(seconds)} more (after {done} of {total} units)")
