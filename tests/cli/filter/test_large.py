@@ -79,6 +79,17 @@ def test_another_format_names_what_a_tiff_holds_beside_its_image(run: Callable[.
     assert run(tmp_path / "a.tif", tmp_path / "b.tif", *EDGES).err == ""
 
 
+def test_another_format_names_the_rest_of_an_ome_xml(run: Callable[..., Ran], tmp_path: Path) -> None:
+    metadata: dict[str, Any] = {"axes": "YX", "PhysicalSizeX": 0.5, "Channel": {"Name": ["DNA"]}}
+    tifffile.imwrite(tmp_path / "a.ome.tif", IMAGE, tile=(16, 16), metadata=metadata)
+    assert run(tmp_path / "a.ome.tif", tmp_path / "b.ome.zarr", *EDGES).err == "", "spacing and channel are kept"
+    metadata |= {"Plane": {"ExposureTime": 0.1}, "Description": "a cell"}
+    tifffile.imwrite(tmp_path / "a.ome.tif", IMAGE, tile=(16, 16), metadata=metadata)
+    ran = run(tmp_path / "a.ome.tif", tmp_path / "c.ome.zarr", *EDGES)
+    assert (ran.code, ran.err) == (0, f"convforge: {tmp_path / 'c.ome.zarr'}: not kept: OME-XML's Description, Plane\n")
+    assert run(tmp_path / "a.ome.tif", tmp_path / "b.ome.tif", *EDGES).err == ""
+
+
 @pytest.mark.parametrize(
     ("code", "words", "says"),
     [

@@ -22,6 +22,7 @@ from convforge.imaging.windowed.byte_ranges import LocalBytes
 from convforge.imaging.windowed.contract import Layout, Place, Url, WindowReader
 from convforge.imaging.windowed.tiff import ome_write
 from convforge.imaging.windowed.tiff.directories import SUBIFDS, Tables, chain_of, open_tiff
+from convforge.imaging.windowed.tiff.ome_xml import read_ome
 from convforge.imaging.windowed.tiff.reader import TiffReader, open_tifffile
 from convforge.imaging.windowed.tiff.segments import Segments, grid_of
 from convforge.imaging.windowed.tiff.series import asked
@@ -255,7 +256,7 @@ def lost(source: WindowReader, layout: Layout) -> tuple[str, ...]:
 
 
 def beside(source: WindowReader, layout: Layout) -> tuple[str, ...]:
-    """Return what a TIFF holds beside its image: further images, tags, a profile, the scanner's description.
+    """Return what a TIFF holds beside its image: further images, tags, a profile, parts of its description.
 
     The tag Software, which every library writes, is not named.
     """
@@ -266,6 +267,8 @@ def beside(source: WindowReader, layout: Layout) -> tuple[str, ...]:
     found = source.series.lost + metadata.left
     structured = source.is_slide or source.file.is_ome or source.file.is_imagej or source.file.is_shaped
     found += ("description",) if source.first.description and not structured else ()
+    if source.file.is_ome and (others := read_ome(source.first.description, source.path.name).others):
+        found += (f"OME-XML's {', '.join(others)}",)
     found += ("ICC profile",) if metadata.icc_profile is not None else ()
     found += () if tags is None else (exif.in_words(tags),)
     return found + (("the scanner's description",) if source.is_slide else ())

@@ -18,6 +18,9 @@ MICROMETRES = {
     "cm": 1e4, "dm": 1e5, "m": 1e6, "in": 25400.0, "inch": 25400.0, "ft": 304800.0, "pt": 25400 / 72,
 }  # fmt: skip
 
+# Of the elements at the root and in an image, the one that is read.
+KNOWN = {2: "Image", 3: "Pixels"}
+
 # The most planes of an image; more are a sign of damage.
 MOST_PLANES = 2**24
 
@@ -44,6 +47,7 @@ class OmeImage:
     runs: list[PlaneRun] = field(default_factory=list)
     images: int = 0
     elsewhere: str = ""  # the file that has the metadata of this one
+    others: list[str] = field(default_factory=list)  # names of elements beside those that are read here
 
     @property
     def pages(self) -> dict[str, int]:
@@ -80,11 +84,14 @@ def read_ome(text: str, name: str) -> OmeImage:
     """Read the first image of an OME-XML; `name` is that of the file. ``ImageError`` if it is damaged."""
     image, own = OmeImage(), ""
     run: dict[str, str] = {}
-    file = ""
+    file, depth = "", 0
     try:
         for event, element in ElementTree.iterparse(io.BytesIO(text.encode()), ("start", "end")):
             tag, given = element.tag.rpartition("}")[2], element.attrib
+            depth += 1 if event == "start" else -1
             if event == "start":
+                if (tag == "Plane" or tag != KNOWN.get(depth, tag)) and tag not in image.others:
+                    image.others.append(tag)
                 if tag == "OME":
                     own = given.get("UUID", "")
                 elif tag == "BinaryOnly":
