@@ -178,15 +178,17 @@ def test_a_store_that_goes_away_and_comes_back(s3: S3, tmp_path: Path, version: 
 def test_a_filter_from_bucket_to_bucket_is_resumed(
     s3: S3, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server stops after three units. The same run then does the rest, with the bits of the whole image."""
+    """The server stops after three units or more. The same run then does the rest, with the bits of the whole image."""
     monkeypatch.setattr(large_plan, "cache_root", lambda: tmp_path / "cache")  # of the journal
     image = RANDOM.integers(0, 65536, (200, 30), dtype=np.uint16)
     ome_zarr(tmp_path / "a.ome.zarr", [image, image[::2, ::2]], "yx", version=version)
     source, target = s3.upload(tmp_path / "a.ome.zarr", "a.ome.zarr"), Url(f"s3://{BUCKET}/b.ome.zarr")
     run = LargeFilter(source, target, recipe("laplacian"), memory=12_000, workers=2)
+    stopped: list[int] = []
 
     def stop(done: int, total: int, rate: str) -> None:
-        if done == 3:
+        if done >= 3 and not stopped:  # other threads finish units meanwhile: 3 may come twice, or never
+            stopped.append(done)
             s3.stop()
 
     with pytest.raises(ImageError, match=r"(a|b)\.ome\.zarr"):
