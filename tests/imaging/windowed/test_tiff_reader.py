@@ -14,6 +14,7 @@ from tests.imaging.windowed.windows import PLAIN, each, noise, part, whole, with
 
 from convforge.imaging.image import ImageError
 from convforge.imaging.windowed import open_windows
+from convforge.imaging.windowed.tiff.ome_xml import read_ome
 
 CODECS = [None, "lzw", "zlib", "zstd", "packbits", "lzma", "lerc", "jpeg2000", "jpeg", "webp", "jpegxl", "png"]
 SHAPES: dict[str, tuple[int, ...]] = {"gray": (40, 70), "contig": (40, 70, 3), "separate": (3, 40, 70)}
@@ -279,3 +280,12 @@ def test_many_pages_take_little_memory(tmp_path: Path) -> None:
         reader = open_windows(tmp_path / "a.tif")
         reader.read((slice(19_999, 20_000), slice(0, 16), slice(0, 16)))
     assert reader.layout.axes == "TYX"
+
+
+@pytest.mark.parametrize(("plane", "others"), [
+    ('TheZ="0" TheC="0" TheT="0"', ["Instrument"]), ('TheZ="0" ExposureTime="0.1"', ["Instrument", "Plane"]),
+])  # fmt: skip
+def test_elements_that_are_not_read_are_named(plane: str, others: list[str]) -> None:
+    pixels = f'<Pixels DimensionOrder="XYZCT" SizeX="3" SizeY="2"><Channel/><TiffData/><Plane {plane}/></Pixels>'
+    text = f"<OME><Instrument><Objective/></Instrument><Image>{pixels}</Image></OME>"
+    assert read_ome(text, "a.ome.tif").others == others

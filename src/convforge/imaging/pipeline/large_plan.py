@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -122,7 +123,7 @@ class LargePlan:
             found += (f"The spacing along Z is not used: the axes of {self.source} are {self.letters}.",)
         return (read.source_notes(self.file) if read else ()) + found
 
-    @property
+    @cached_property
     def lost(self) -> tuple[str, ...]:
         """Names of what the file holds and the result does not."""
         found, read = self.format.lost(self.file, self.result), format_of(self.source, self.formats)

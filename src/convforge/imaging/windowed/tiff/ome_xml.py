@@ -18,8 +18,8 @@ MICROMETRES = {
     "cm": 1e4, "dm": 1e5, "m": 1e6, "in": 25400.0, "inch": 25400.0, "ft": 304800.0, "pt": 25400 / 72,
 }  # fmt: skip
 
-# Of the elements at the root and in an image, the one that is read.
-KNOWN = {2: "Image", 3: "Pixels"}
+# Attributes of a plane that tell its place alone.
+PLACES = {"TheZ", "TheC", "TheT"}
 
 # The most planes of an image; more are a sign of damage.
 MOST_PLANES = 2**24
@@ -84,13 +84,16 @@ def read_ome(text: str, name: str) -> OmeImage:
     """Read the first image of an OME-XML; `name` is that of the file. ``ImageError`` if it is damaged."""
     image, own = OmeImage(), ""
     run: dict[str, str] = {}
-    file, depth = "", 0
+    file, depth, top = "", 0, ""
     try:
         for event, element in ElementTree.iterparse(io.BytesIO(text.encode()), ("start", "end")):
             tag, given = element.tag.rpartition("}")[2], element.attrib
             depth += 1 if event == "start" else -1
             if event == "start":
-                if (tag == "Plane" or tag != KNOWN.get(depth, tag)) and tag not in image.others:
+                top = tag if depth == 2 else top
+                beside = top == "Image" and depth == 3 and tag != "Pixels"
+                tells = tag == "Plane" and not given.keys() <= PLACES  # a time, an exposure, a position
+                if ((depth == 2 and tag != "Image") or beside or tells) and tag not in image.others:
                     image.others.append(tag)
                 if tag == "OME":
                     own = given.get("UUID", "")
