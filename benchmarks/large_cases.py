@@ -19,6 +19,9 @@ from convforge.imaging.pipeline.large_call import filter_large
 
 KINDS = ("zarr", "blurred", "tiff", "synthetic", "synthetic-dense")
 
+# Of the kinds whose images are stored.
+SUFFIXES = {"zarr": ".zarr", "blurred": ".zarr", "tiff": ".tif"}
+
 # NumPy's names of our borders.
 BORDERS = {"symmetric": "symmetric", "replicate": "edge"}
 
@@ -45,7 +48,7 @@ class Case:
         return not self.kind.startswith("synthetic")
 
     def path(self, folder: Path, name: str) -> Path:
-        return folder / f"{name}{ {'zarr': '.zarr', 'blurred': '.zarr', 'tiff': '.tif'}.get(self.kind, '') }"
+        return folder / f"{name}{SUFFIXES.get(self.kind, '')}"
 
     def make(self, path: Path, threads: int, side: int = 0) -> None:
         """Write the image to a path, or one of `side` x `side` pixels of its kind."""

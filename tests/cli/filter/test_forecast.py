@@ -13,7 +13,7 @@ import pytest
 import tifffile
 from tests.cli.commands import Ran
 from tests.cli.filter.images import RANDOM
-from tests.imaging.pipeline.large import kept, names, recipe, zarr_array
+from tests.imaging.pipeline.large import act_after, interrupt, kept, names, recipe, zarr_array
 
 from convforge.cli import filter_forecast
 from convforge.cli.filter_forecast import SECONDS, Expected, size_text
@@ -132,19 +132,9 @@ def test_an_interrupt_keeps_what_is_finished_also_among_the_reduced_copies(
     run: Callable[..., Ran], done: Callable[..., Ran], pyramid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     stop_at: int,
 ) -> None:  # fmt: skip
-    call = LargeFilter.__call__
-
-    def interrupted(self: Any, watch: Any) -> Any:
-        def stop(finished: int, total: int, label: str) -> None:
-            watch(finished, total, label)
-            if finished >= stop_at:
-                raise KeyboardInterrupt
-
-        return call(self, stop)
-
     words = (*EDGES, "--memory", "12kB", "--jobs", "1")
     with monkeypatch.context() as patch:
-        patch.setattr(LargeFilter, "__call__", interrupted)
+        act_after(patch, stop_at, interrupt)
         ran = run(pyramid, tmp_path / "b.tif", *words)
     assert ran.code == 130
     said = ran.err.removeprefix(f"convforge: interrupted; {tmp_path / 'b.tif'} was not written, ")

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ import pytest
 import tifffile
 from tests.cli.commands import Ran
 from tests.cli.filter.images import LAPLACIAN, RANDOM, correlated, kept, saturated
-from tests.imaging.pipeline.large import content, names, zarr_array
+from tests.imaging.pipeline.large import act_after, content, interrupt, names, zarr_array
 
 from convforge.backends.cpu import cpu_runtime
 from convforge.call import dispatch
 from convforge.cli import filter_large as command
 from convforge.imaging.pipeline import lanes, large, large_plan, passes
-from convforge.imaging.pipeline.large import LargeFilter
 
 IMAGE = RANDOM.integers(0, 256, (90, 70), dtype=np.uint8)
 EDGES = ("--kernel", "laplacian")
@@ -155,6 +155,7 @@ def test_zarr_without_its_library_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     refused(1, source, tmp_path / "b.npy", *EDGES, says=(str(source), "pip install 'convforge[zarr]'"))
+    assert not (tmp_path / "b.npy").exists()
 
 
 def test_a_damaged_chunk_is_named(run: Callable[..., Ran], source: Path, tmp_path: Path) -> None:
@@ -171,18 +172,8 @@ def test_a_damaged_chunk_is_named(run: Callable[..., Ran], source: Path, tmp_pat
 def test_an_interrupted_run_says_how_to_continue(
     run: Callable[..., Ran], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = LargeFilter.__call__
-
-    def interrupted(self: Any, watch: Any) -> Any:
-        def stop(done: int, total: int, label: str) -> None:
-            watch(done, total, label)
-            if done >= 4:
-                raise KeyboardInterrupt
-
-        return call(self, stop)
-
     words = (source, tmp_path / "b.zarr", *EDGES, "--memory", "20kB")
-    monkeypatch.setattr(LargeFilter, "__call__", interrupted)
+    act_after(monkeypatch, 4, interrupt)
     ran = run(*words)
     assert ran.code == 130
     assert ran.err.startswith(f"convforge: interrupted; {tmp_path / 'b.zarr'} was not written, ")
@@ -197,17 +188,7 @@ def test_an_interrupted_run_says_how_to_continue(
 def test_ctrl_c_says_at_once_that_the_work_of_its_threads_is_waited_for(
     run: Callable[..., Ran], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = LargeFilter.__call__
-
-    def interrupted(self: Any, watch: Any) -> Any:
-        def stop(done: int, total: int, label: str) -> None:
-            watch(done, total, label)
-            if done >= 4:
-                signal.raise_signal(signal.SIGINT)
-
-        return call(self, stop)
-
-    monkeypatch.setattr(LargeFilter, "__call__", interrupted)
+    act_after(monkeypatch, 4, partial(signal.raise_signal, signal.SIGINT))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         ran = run(source, tmp_path / "b.zarr", *EDGES, "--memory", "20kB")

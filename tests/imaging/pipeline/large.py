@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from convforge.imaging.kernels import load_kernel
+from convforge.imaging.pipeline.large import LargeFilter, Watch
 from convforge.imaging.pipeline.recipe import Recipe
 
 RANDOM = np.random.default_rng(31)
@@ -72,6 +74,26 @@ convforge.filter_large(
     sys.argv[1], sys.argv[2], "laplacian", memory=int(sys.argv[3]), device=sys.argv[4], workers=2
 )
 """
+
+
+def act_after(patch: pytest.MonkeyPatch, units: int, act: Callable[[], Any]) -> None:
+    """Let each run call `act` when so many units are finished, from the thread that shows the progress."""
+    call = LargeFilter.__call__
+
+    def watched(self: LargeFilter, watch: Watch) -> Any:
+        def acting(done: int, total: int, label: str) -> None:
+            watch(done, total, label)
+            if done >= units:
+                act()
+
+        return call(self, acting)
+
+    patch.setattr(LargeFilter, "__call__", watched)
+
+
+def interrupt() -> None:
+    """Raise what Ctrl-C raises."""
+    raise KeyboardInterrupt
 
 
 def kill_a_run(source: Path, target: Path, memory: int, device: str = "cpu") -> Path:
